@@ -46,7 +46,9 @@ async def _measure(kept: int) -> Row:
         gateway = await open_gateway(str(state), store, SystemClock())
         try:
             opened = time.monotonic()
-            transcript = await gateway.runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=SESSION_ID))
+            transcript = await gateway.runtime.stores.transcripts.open(
+                TranscriptRef(agent_id="main", session_id=SESSION_ID)
+            )
             assert transcript is not None
             first = await _build_ms(gateway, transcript, kept)
             cold = (time.monotonic() - opened) * 1000

@@ -68,7 +68,7 @@ MADE_AT_RUN_TIME = {
         "'.*'.join(map(re.escape, pattern.strip().split('*')))",
     ): "an owner's agent ids, for an id",
     ("inbound/directives.py", "f'{_SLASH}({names}){_END}(?:{_BLANK}:)?'"): "escaped names of models",
-    ("channels/base.py", "one.shape"): "constants of the kinds of channels, for an owner's own credentials",
+    ("channels/base.py", "credential.shape"): "constants of the kinds of channels, for an owner's own credentials",
     ("patterns.py", "pattern"): "the place that checks expressions of owners",
     ("patterns.py", "_CATEGORIES[value]"): "constants of this file",
     ("redact.py", "pattern"): "the built-in expressions, attacked here",

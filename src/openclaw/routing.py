@@ -183,7 +183,7 @@ async def carry_over(runtime: Runtime, chat: MovedChat) -> bool:
 
     Doing it twice changes nothing. A session that the new id has already is left alone.
     """
-    for agent_id in runtime.sessions.agent_ids:
+    for agent_id in runtime.stores.sessions.agent_ids:
         await _carry_session(runtime, agent_id, chat)
     account = account_settings(runtime.config.current, chat.channel, chat.account_id)
     if account is not None and not account.config_writes:
@@ -200,12 +200,12 @@ async def carry_over(runtime: Runtime, chat: MovedChat) -> bool:
 
 async def _carry_session(runtime: Runtime, agent_id: str, chat: MovedChat) -> None:
     key = f"agent:{agent_id}:{chat.channel}:group:"
-    entry = await runtime.sessions.get(agent_id, key + chat.old)
-    if entry is None or await runtime.sessions.get(agent_id, key + chat.new) is not None:
+    entry = await runtime.stores.sessions.get(agent_id, key + chat.old)
+    if entry is None or await runtime.stores.sessions.get(agent_id, key + chat.new) is not None:
         return
     moved = cast("SessionEntry", _renamed(entry, chat))
-    await runtime.sessions.update(agent_id, key + chat.new, lambda present: present or moved)
-    await runtime.sessions.update(agent_id, key + chat.old, lambda _: None)
+    await runtime.stores.sessions.update(agent_id, key + chat.new, lambda present: present or moved)
+    await runtime.stores.sessions.update(agent_id, key + chat.old, lambda _: None)
     log.info("the session of %s group %s goes on as %s", chat.channel, chat.old, chat.new)
 
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,10 +15,11 @@ from openclaw.agent.compaction.compaction import CompactionHooks, CompactionJob,
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
-from openclaw.agent.runtime import Runtime
+from openclaw.agent.runtime import ModelParts, PromptParts, Runtime, Stores
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import PromptBudget, TokenMeasures
+from openclaw.cluster.claims import SoleClaims
 from openclaw.config.load import build
 from openclaw.config.store import Derived
 from openclaw.events import Event
@@ -80,27 +81,39 @@ class Summaries:
 
 def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | None = None, **parts: Any) -> Runtime:
     """A ``Runtime`` with its own real parts; whatever else a test needs it gives as ``parts``."""
-    outside = ("sessions", "transcripts", "ledger", "blobs", "catalogue", "model_calls", "processes", "memories")
-    asked = ("approvals", "approval_rules", "notes", "wake", "close_stores", "search", "documents")
-    fields: dict[str, Any] = {
-        **dict.fromkeys((*outside, *asked)),
-        "state_dir": state_dir,
-        "clock": clock,
-        "config": _ConfigStore(config or {}),
-        "hooks": CompactionHooks(),
-        "compacting": CompactionsUnderWay(),
-        "derived": Derived(),
-        "snapshots": WorkspaceSnapshots(str(state_dir), clock, FileDocuments(state_dir)),
-        "prompts": PromptCache(),
-        "reports": ReportStore(parts.get("blobs") or FileBlobStore(str(state_dir))),
-        "measures": TokenMeasures(),
-        "hygiene": Hygiene(),
-        "spending": Spending(),
-    }
-    fields["failover"] = Failover(
-        Keys({}, clock=clock), lambda: fields["config"].current, lambda: fields["catalogue"](), fields["derived"]
+    config_store = _ConfigStore(config or {})
+    derived = Derived()
+    catalogue = parts.pop("catalogue", None)
+    stores = Stores(
+        sessions=parts.pop("sessions", None),
+        transcripts=parts.pop("transcripts", None),
+        ledger=parts.pop("ledger", None),
+        blobs=parts.pop("blobs", None),
+        documents=parts.pop("documents", None),
+        close=parts.pop("close", None),
+        claims=SoleClaims(),
     )
-    return Runtime(**{**fields, **parts})
+    models = ModelParts(
+        catalogue=catalogue,
+        rescan=cast(Any, None),
+        calls=parts.pop("model_calls", None),
+        failover=parts.pop("failover", None)
+        or Failover(Keys({}, clock=clock), lambda: config_store.current, lambda: catalogue(), derived),
+        measures=TokenMeasures(),
+        hygiene=Hygiene(),
+        spending=parts.pop("spending", None) or Spending(),
+    )
+    prompting = PromptParts(
+        snapshots=WorkspaceSnapshots(str(state_dir), clock, FileDocuments(state_dir)),
+        cache=PromptCache(),
+        reports=ReportStore(stores.blobs or FileBlobStore(str(state_dir))),
+        derived=derived,
+        hooks=parts.pop("hooks", None) or CompactionHooks(),
+        compacting=CompactionsUnderWay(),
+    )
+    unused = ("processes", "memories", "approvals", "approval_rules", "notes", "wake", "search")
+    fields: dict[str, Any] = {**dict.fromkeys(unused), "config": config_store, **parts}
+    return Runtime(state_dir=state_dir, clock=clock, stores=stores, models=models, prompting=prompting, **fields)
 
 
 class StoredSession:

@@ -245,16 +245,18 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
     runtime, chance = gateway.runtime, vendor.chance
     key, session_id = f"agent:main:case-{number}", f"{number:08d}-1111-4111-8111-111111111111"
     begun = SessionEntry(sessionId=session_id, updatedAt=runtime.clock.now_ms())
-    await runtime.sessions.update("main", key, lambda _: begun)
-    transcript = await runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=session_id), cwd="/tmp")
+    await runtime.stores.sessions.update("main", key, lambda _: begun)
+    transcript = await runtime.stores.transcripts.open(
+        TranscriptRef(agent_id="main", session_id=session_id), cwd="/tmp"
+    )
     assert transcript is not None
     pin = await add_pin(transcript, vendor.pin, WINDOW)
     await write_history(transcript, chance, vendor.name, pin)
-    runtime.model_calls.call = vendor.answer
+    runtime.models.calls.call = vendor.answer
     body = MessageBody(
         prompt=f"{vendor.question} " + "please " * chance.choice((1, 30, 3000)), model=f"{vendor.name}/m"
     )
-    row, _ = await runtime.ledger.accept(
+    row, _ = await runtime.stores.ledger.accept(
         Accept(
             run_id=f"r{number}",
             dedupe_key=f"webchat|r{number}",

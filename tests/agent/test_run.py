@@ -50,7 +50,7 @@ class Session:
             route={"channel": "webchat"},
             body=MessageBody(prompt=prompt, **body),
         )
-        row, _ = await self.gateway.runtime.ledger.accept(message)
+        row, _ = await self.gateway.runtime.stores.ledger.accept(message)
         runtime = self.gateway.runtime
         run = AgentRun(
             row,
@@ -63,7 +63,9 @@ class Session:
         return await (run.execute() if give_up is None else run.give_up(give_up))
 
     async def messages(self) -> list[Message]:
-        found = await self.gateway.runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=SESSION_ID))
+        found = await self.gateway.runtime.stores.transcripts.open(
+            TranscriptRef(agent_id="main", session_id=SESSION_ID)
+        )
         assert found is not None
         return list(found.context().messages)
 
@@ -73,7 +75,7 @@ async def session(tmp_path: Path) -> AsyncGenerator[Session]:
     model, clock = ScriptedModel(), HeldClock()
     async with gateway_parts(tmp_path / "state", model, clock=clock) as gateway:
         begun = SessionEntry(sessionId=SESSION_ID, updatedAt=clock.now_ms())
-        await gateway.runtime.sessions.update("main", KEY, lambda _: begun)
+        await gateway.runtime.stores.sessions.update("main", KEY, lambda _: begun)
         yield Session(gateway, model, clock)
 
 
@@ -85,7 +87,7 @@ async def test_an_answer_is_in_the_transcript_and_accounted_for(session: Session
     user, answer = await session.messages()
     assert isinstance(user, UserMessage) and user_text(user) == "hi"
     assert isinstance(answer, AssistantMessage) and answer.text == "Hello."
-    entry = await session.gateway.runtime.sessions.get("main", KEY)
+    entry = await session.gateway.runtime.stores.sessions.get("main", KEY)
     assert entry is not None and entry["totalTokens"] == 100
 
 
@@ -108,7 +110,7 @@ async def test_each_message_is_stored_before_the_model_is_asked_again(session: S
     assert kinds == [UserMessage, AssistantMessage, ToolResultMessage]
     hold.set()
     assert (await running).texts == ["looking", "It is not there."]
-    (call,) = await session.gateway.runtime.ledger.tool_calls(1)
+    (call,) = await session.gateway.runtime.stores.ledger.tool_calls(1)
     assert (call.name, call.ok) == ("read", False)
 
 
@@ -171,7 +173,7 @@ async def test_models_that_stay_silent_share_the_time_of_the_run(
         tmp_path / "state", model, clock=clock, agents=agents, models={"providers": vendors}
     ) as gateway:
         begun = SessionEntry(sessionId=SESSION_ID, updatedAt=clock.now_ms())
-        await gateway.runtime.sessions.update("main", KEY, lambda _: begun)
+        await gateway.runtime.stores.sessions.update("main", KEY, lambda _: begun)
         for _ in vendors:
             model.held("")
         running = asyncio.create_task(Session(gateway, model, clock).run("hi"))
@@ -187,7 +189,9 @@ async def nearly_full(session: Session) -> None:
     """The session has said something and is so long that the agent is asked for notes before the next answer."""
     await session.run("first", run_id="one")
     full = {"totalTokens": 190_000}
-    await session.gateway.runtime.sessions.update("main", KEY, lambda entry: SessionEntry(**{**(entry or {}), **full}))
+    await session.gateway.runtime.stores.sessions.update(
+        "main", KEY, lambda entry: SessionEntry(**{**(entry or {}), **full})
+    )
 
 
 async def test_the_time_for_notes_is_part_of_the_time_of_the_run(session: Session) -> None:
@@ -226,7 +230,7 @@ async def test_a_run_that_is_stopped_during_a_compaction_ends_like_any_other(ses
     session.abort.abort("stop")
     result = await running
     assert (result.outcome, result.error, result.time_limit_s) == ("aborted", "stop", 1000)
-    entry = await session.gateway.runtime.sessions.get("main", KEY)
+    entry = await session.gateway.runtime.stores.sessions.get("main", KEY)
     assert entry is not None and entry.get("abortedLastRun")
 
 
@@ -241,7 +245,7 @@ async def test_giving_up_tells_why_without_asking_a_model(session: Session) -> N
 async def test_a_run_taken_up_again_after_its_answer_was_stored_asks_nothing(session: Session) -> None:
     session.model.queue("Hello.")
     await session.run("hi")
-    await session.gateway.runtime.ledger.advance(1, "running", session_id=SESSION_ID)
+    await session.gateway.runtime.stores.ledger.advance(1, "running", session_id=SESSION_ID)
     again = await session.run("hi")
     assert (again.outcome, again.texts) == ("ok", ["Hello."])
     assert len(session.model.requests) == 1
@@ -249,7 +253,7 @@ async def test_a_run_taken_up_again_after_its_answer_was_stored_asks_nothing(ses
 
 
 async def test_a_call_whose_end_a_crash_lost_is_noted_as_the_tool_reported_it(session: Session) -> None:
-    ledger = session.gateway.runtime.ledger
+    ledger = session.gateway.runtime.stores.ledger
 
     async def lost(*_: object) -> None:
         """The process dies before this write."""
@@ -270,7 +274,7 @@ async def test_a_call_whose_end_a_crash_lost_is_noted_as_the_tool_reported_it(se
 async def test_a_damaged_line_is_told_once_and_not_at_every_turn(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    transcripts = session.gateway.runtime.transcripts
+    transcripts = session.gateway.runtime.stores.transcripts
     path = Path(transcripts.default_path(TranscriptRef(agent_id="main", session_id=SESSION_ID)))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('{"type":"session","version":3,"id":"s","timestamp":"t","cwd":"/"}\n{"type":"mess\n')

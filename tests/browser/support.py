@@ -61,7 +61,7 @@ class WebGateway(InProcessGateway):
 
     async def start(self) -> InProcessGateway:
         await super().start()
-        self.gateway.runtime.model_calls.call = self.model.answer
+        self.gateway.runtime.models.calls.call = self.model.answer
         return self
 
 

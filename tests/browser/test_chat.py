@@ -334,7 +334,7 @@ class ThinkingModel(ScriptedModel):
 
 async def test_reasoning_is_shown_while_it_comes_and_can_be_hidden(tab: Tab) -> None:
     model = tab.gateway.model = ThinkingModel()
-    tab.gateway.gateway.runtime.model_calls.call = model.answer
+    tab.gateway.gateway.runtime.models.calls.call = model.answer
     model.queue("Fish, mostly.")
     await tab.say("/reasoning stream")
     await tab.sees("easoning")

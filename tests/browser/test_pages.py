@@ -34,7 +34,7 @@ async def test_sessions_are_found_named_and_started_over(tab: Tab) -> None:
     await dialog.get_by_label("Reasoning").select_option("on")
     await dialog.get_by_role("button", name="Save").click()
     await expect(tab.page.get_by_role("link", name="Birds")).to_be_visible()
-    row = await tab.gateway.gateway.runtime.sessions.get("main", "agent:main:main")
+    row = await tab.gateway.gateway.runtime.stores.sessions.get("main", "agent:main:main")
     assert row is not None and (row.get("label"), row.get("reasoningLevel")) == ("Birds", "on")
     await tab.page.get_by_label("Search in").select_option("words")
     await tab.page.get_by_role("searchbox").fill("reeds")
@@ -81,7 +81,7 @@ async def test_a_session_is_deleted_only_after_a_second_word(tab: Tab) -> None:
     await dialog.get_by_role("button", name="Delete").click()
     await dialog.get_by_role("button", name="Really? Delete").click()
     await expect(tab.button("Settings of agent:main:passing")).to_have_count(0)
-    assert await tab.gateway.gateway.runtime.sessions.get("main", "agent:main:passing") is None
+    assert await tab.gateway.gateway.runtime.stores.sessions.get("main", "agent:main:passing") is None
 
 
 async def test_a_conversation_is_condensed_with_preview_and_undo(tab: Tab) -> None:

@@ -72,9 +72,9 @@ async def house(
         config=lambda: config.current,
         clock=clock,
         state_dir=str(state),
-        blobs=gateway.runtime.blobs,
-        documents=gateway.runtime.documents,
-        claims=gateway.runtime.claims,
+        blobs=gateway.runtime.stores.blobs,
+        documents=gateway.runtime.stores.documents,
+        claims=gateway.runtime.stores.claims,
         receive=lambda inbound: take(gateway, inbound),
         admits=everybody,
     )
@@ -132,7 +132,7 @@ async def test_a_long_reply_arrives_in_parts_in_order(tmp_path: Path, server: Mo
         await world.say("go [[reply:one two three four five six]]")
         await world.got(3)
         assert " ".join(part.text for part in world.delivered) == "one two three four five six"
-        assert await home.gateway.runtime.ledger.outbox_depth() == 0
+        assert await home.gateway.runtime.stores.ledger.outbox_depth() == 0
 
 
 async def test_two_people_get_their_own_replies(tmp_path: Path, server: ModelServer, world: Loopback) -> None:

@@ -182,7 +182,7 @@ async def test_an_account_moves_when_its_node_leaves_and_is_given_back_to_nobody
     await second.phone.until(lambda: second.has_account)
     assert not first.has_account
     (account,) = first.gateway.channel_services.channels.accounts()
-    assert await first.gateway.channel_services.channels.owner(account) == second.gateway.runtime.claims.node
+    assert await first.gateway.channel_services.channels.owner(account) == second.gateway.runtime.stores.claims.node
 
 
 async def test_a_part_that_one_node_stored_is_sent_once_by_the_node_with_the_account(cluster: Cluster) -> None:
@@ -199,7 +199,7 @@ async def test_a_part_that_one_node_stored_is_sent_once_by_the_node_with_the_acc
         body=MessageBody(text="hello"),
     )
     parts = [OutboxPart(part=0, channel="loopback", payload={"text": "hello"})]
-    row, _ = await second.gateway.runtime.ledger.post(accept, parts)
+    row, _ = await second.gateway.runtime.stores.ledger.post(accept, parts)
     delivery = second.gateway.channel_services.delivery
     delivery.wake()
     (sent,) = await delivery.wait(row.id, PATIENCE_S)
@@ -221,13 +221,13 @@ async def test_a_part_that_was_on_the_wire_when_its_node_died_is_sent_again_with
         route=ROUTE,
         body=MessageBody(text="hello"),
     )
-    row, _ = await first.gateway.runtime.ledger.post(
+    row, _ = await first.gateway.runtime.stores.ledger.post(
         accept, [OutboxPart(part=0, channel="loopback", payload={"text": "hello"})]
     )
     first.gateway.channel_services.delivery.wake()
 
     async def sending() -> bool:
-        (part,) = await second.gateway.runtime.ledger.outbox_of(row.id)
+        (part,) = await second.gateway.runtime.stores.ledger.outbox_of(row.id)
         return part.state == "sending"
 
     await until(sending)
@@ -254,7 +254,7 @@ async def test_questions_of_a_node_that_died_are_closed_and_its_sessions_told(cl
     await until(told)
 
     async def alone() -> bool:
-        kept = await first.gateway.runtime.documents.list("exec-pending/")
-        return kept == [f"exec-pending/{first.gateway.runtime.claims.node}.json"]
+        kept = await first.gateway.runtime.stores.documents.list("exec-pending/")
+        return kept == [f"exec-pending/{first.gateway.runtime.stores.claims.node}.json"]
 
     await until(alone)

@@ -105,7 +105,7 @@ async def test_jobs_are_listed_changed_and_run_at_any_node(two: Two, models: Mod
 
 
 async def test_any_node_tells_which_node_has_an_account_and_how_it_is(two: Two) -> None:
-    node = two.first.gateway.runtime.claims.node
+    node = two.first.gateway.runtime.stores.claims.node
     for gateway in (two.first, two.second):
         async with gateway.client() as client:
             status = await client.call("channels.status", {"probe": True})
@@ -126,7 +126,7 @@ async def test_a_chat_whose_session_another_node_has_is_answered_and_sees_that_t
     await two.phone.until(lambda: bool(two.phone.typing))
     held.set()
     assert [part.text for part in await two.phone.got(1)] == ["Hello Ann."]
-    assert two.second.gateway.runtime.claims.owns("session:main:agent:main:main")
+    assert two.second.gateway.runtime.stores.claims.owns("session:main:agent:main:main")
     assert two.phone.opened == 1
 
 

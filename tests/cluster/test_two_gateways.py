@@ -211,10 +211,10 @@ async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its
     session = SessionRef("main", "agent:main:main")
     async with pair.owner.client() as here, pair.other.client() as there:
         await here.chat("hello [[reply:Hi.]]")
-        sessions = pair.other.gateway.runtime.sessions
+        sessions = pair.other.gateway.runtime.stores.sessions
         await sessions.update(session.agent_id, session.key, lambda entry: {**(entry or {}), "label": "told"})
         assert text_of(await here.chat("one [[reply:1]]")) == "1"
-        row = await pair.owner.gateway.runtime.sessions.get(session.agent_id, session.key)
+        row = await pair.owner.gateway.runtime.stores.sessions.get(session.agent_id, session.key)
         assert row is not None and row.get("label") == "told"
         await pair.other.gateway.notices.write(session, injected_message("from beside", 1))
         assert text_of(await here.chat("two [[reply:2]]")) == "2"
@@ -269,7 +269,7 @@ async def test_a_node_that_is_told_to_stop_finishes_its_run_and_hands_the_sessio
         assert text_of(await there.ending("r1")) == "Done before I go."
         await stopping
         assert text_of(await there.chat("and? [[reply:Here.]]", run_id="r2")) == "Here."
-        rows = {run_id: await pair.other.gateway.runtime.ledger.by_run(run_id) for run_id in ("r1", "r2")}
+        rows = {run_id: await pair.other.gateway.runtime.stores.ledger.by_run(run_id) for run_id in ("r1", "r2")}
         assert {run_id: row.attempts for run_id, row in rows.items() if row is not None} == {"r1": 1, "r2": 1}
 
 

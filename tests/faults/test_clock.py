@@ -71,12 +71,14 @@ async def test_messages_around_a_jump_keep_their_order_and_their_names(
         clock.offset_ms = offset
         for key in ("a", "b", "c"):
             assert not (await say(gateway, key)).new, "a message that was answered before the jump was taken as new"
-    rows = await gateway.runtime.ledger.recent(session_key=KEY)
+    rows = await gateway.runtime.stores.ledger.recent(session_key=KEY)
     assert [row.run_id for row in rows] == ["c", "b", "a"]
     assert {row.state for row in rows} == {"answered"}
-    entry = await gateway.runtime.sessions.get("main", KEY)
+    entry = await gateway.runtime.stores.sessions.get("main", KEY)
     assert entry is not None
-    transcript = await gateway.runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=entry["sessionId"]))
+    transcript = await gateway.runtime.stores.transcripts.open(
+        TranscriptRef(agent_id="main", session_id=entry["sessionId"])
+    )
     assert transcript is not None
     assert not transcript.warnings
     assert len(models.requests) == 3
@@ -106,14 +108,16 @@ class Ann:
     async def messages(self) -> list[LedgerRow]:
         """Hers, newest first, once each has its end."""
         rows = [
-            row for row in await self.gateway.runtime.ledger.recent() if row.reason.code is not ReasonCode.NEW_SESSION
+            row
+            for row in await self.gateway.runtime.stores.ledger.recent()
+            if row.reason.code is not ReasonCode.NEW_SESSION
         ]
         for row in rows:
             assert (await self.gateway.dispatcher.index.wait(row.run_id, 15)).status == "ok"
         return rows
 
     async def session(self) -> str:
-        entry = await self.gateway.runtime.sessions.get("main", KEY)
+        entry = await self.gateway.runtime.stores.sessions.get("main", KEY)
         assert entry is not None
         return entry["sessionId"]
 
@@ -154,7 +158,9 @@ async def test_a_clock_set_ahead_begins_the_next_day_once_and_keeps_the_day_befo
     assert seen[1:] == [seen[1]] * 3 and seen[0] != seen[1]
     rows = await ann.messages()
     assert [row.state for row in rows] == ["answered"] * 4
-    earlier = await gateway.runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=seen[0]), create=False)
+    earlier = await gateway.runtime.stores.transcripts.open(
+        TranscriptRef(agent_id="main", session_id=seen[0]), create=False
+    )
     assert earlier is not None
 
 

@@ -78,7 +78,7 @@ async def test_a_run_ends_after_another_program_has_unlocked_the_ledger(
         assert text_of(await client.ending("a")) == "the answer"
         assert "waitsForStorage" not in await client.call("health")
         assert text_of(await client.chat("b [[reply:done b]]", "other", run_id="b")) == "done b"
-        rows = await gateway.gateway.runtime.ledger.recent()
+        rows = await gateway.gateway.runtime.stores.ledger.recent()
         assert [row.state for row in rows] == ["answered"] * 2
 
 

@@ -268,7 +268,7 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
         again.dispatcher.start_unfinished()
         for key in ("a", "b", "c"):
             assert (await again.dispatcher.index.wait(key, 15)).status == "ok"
-        rows = await again.runtime.ledger.recent(session_key="agent:main:main")
+        rows = await again.runtime.stores.ledger.recent(session_key="agent:main:main")
     finally:
         await close_gateway(again)
     assert [row.attempts for row in sorted(rows, key=lambda row: row.id)] == [2, 1, 1]
@@ -328,12 +328,12 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
         await gateway.dispatcher.find_unfinished()
         gateway.dispatcher.start_unfinished()
         accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
-        row, _ = await gateway.runtime.ledger.accept(accept)
-        await gateway.runtime.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
+        row, _ = await gateway.runtime.stores.ledger.accept(accept)
+        await gateway.runtime.stores.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await submit(gateway, "b", "b")
         record = gateway.dispatcher.index.get("b")
         assert record is not None
-        look_up, looked_up = gateway.runtime.ledger.by_run, 0
+        look_up, looked_up = gateway.runtime.stores.ledger.by_run, 0
 
         async def slowly(run_id: str) -> Any:
             nonlocal looked_up
@@ -343,7 +343,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
                 await record.wait()
             return await look_up(run_id)
 
-        monkeypatch.setattr(gateway.runtime.ledger, "by_run", slowly)
+        monkeypatch.setattr(gateway.runtime.stores.ledger, "by_run", slowly)
         assert (await gateway.dispatcher.index.wait("a", 10)).status == "ok"
         assert looked_up >= 2
     finally:

@@ -234,7 +234,7 @@ async def test_a_program_that_calls_a_tool_for_a_guests_session_has_the_guests_r
 ) -> None:
     guests = "agent:main:signal:direct:+15550009"
     entry = SessionEntry(sessionId=str(uuid.uuid4()), lastChannel="signal")
-    await gateway.gateway.runtime.sessions.update("main", guests, lambda _: entry)
+    await gateway.gateway.runtime.stores.sessions.update("main", guests, lambda _: entry)
     async with gateway.client() as client:
         await client.chat(CHAT_SECRET)
     (gateway.state_dir / "workspace" / "MEMORY.md").write_text(SECRET)

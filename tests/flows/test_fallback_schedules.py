@@ -166,8 +166,8 @@ async def live(of_one: int, fallbacks: list[str], plan: list[tuple[int, list[Ste
     with tempfile.TemporaryDirectory() as folder:
         store_keys(Path(folder), of_one)
         async with gateway_parts(Path(folder), ScriptedModel(), clock=clock, **configured(fallbacks)) as gateway:
-            del gateway.runtime.model_calls.call  # The real calls, to providers of the test.
-            gateway.runtime.model_calls._providers = dict.fromkeys(PROVIDERS.values(), models)  # pyright: ignore
+            del gateway.runtime.models.calls.call  # The real calls, to providers of the test.
+            gateway.runtime.models.calls._providers = dict.fromkeys(PROVIDERS.values(), models)  # pyright: ignore
             info = ClientInfo(id="test", version="1", platform="linux", mode="test")
             scopes = frozenset({"operator.admin"})
             client = Client(
@@ -183,7 +183,7 @@ async def live(of_one: int, fallbacks: list[str], plan: list[tuple[int, list[Ste
                 await submission.run.wait()
                 ends = [one for one in sink.chats(f"run-{number}") if one["state"] != "delta"]
                 assert len(ends) == 1, ends
-                entry = await gateway.runtime.sessions.get(MAIN.agent_id, MAIN.key)
+                entry = await gateway.runtime.stores.sessions.get(MAIN.agent_id, MAIN.key)
                 assert entry is not None
                 await asyncio.sleep(0)
                 said = [one["message"]["content"][0]["text"] for one in sink.chats(f"notice-run-{number}-model")]

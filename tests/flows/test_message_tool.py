@@ -293,7 +293,7 @@ async def test_a_sub_agent_names_its_target_and_has_no_more_rights_than_the_chat
         await signal.say("hello [[reply:hi]]", sender=ANN, name="Ann")
         await signal.called("send")
         parent, child = f"agent:main:signal:direct:{ANN}", "agent:main:subagent:1"
-        store = gateway.gateway.runtime.sessions
+        store = gateway.gateway.runtime.stores.sessions
         await store.update("main", child, lambda _: SessionEntry(sessionId="c", updatedAt=1, spawnedBy=parent))
         send = {"action": "send", "message": "x"}
         assert "target required" in (await invoke(gateway, "message", send, child))["error"]

@@ -344,7 +344,7 @@ async def test_words_of_a_node_begin_a_turn_in_its_own_session(
         assert [row["key"] for row in rows] == [f"agent:main:node-{node.id}"]
         (row,) = [row for row in rows if row["key"].endswith(node.id)]
         assert "/status and a note" in json.dumps(models.requests[-1].body["messages"]), "a command is words here"
-        kept = await gateway.gateway.runtime.ledger.by_run(told["payload"]["runId"])
+        kept = await gateway.gateway.runtime.stores.ledger.by_run(told["payload"]["runId"])
         assert kept is not None and kept.body.guest, "the node is not the owner"
         assert row["sessionId"]
         again = await node.tell("agent.request", message="/status and a note", key="k1")

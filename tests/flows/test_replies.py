@@ -259,7 +259,7 @@ async def test_a_pause_like_a_persons_comes_before_each_block_but_the_first(
         assert await sent(signal, 1) == ["First paragraph."]
         hold.set()
         got = await sent_until(signal, rest[-40:])
-        parts = await gateway.gateway.runtime.ledger.outbox_of(1)
+        parts = await gateway.gateway.runtime.stores.ledger.outbox_of(1)
     assert "".join("".join(got).split()) == "".join(f"First paragraph.Second one.{rest}".split())
     pauses = [part.payload.get("pauseMs", 0) for part in parts]
     assert pauses[0] == 0 and set(pauses[1:]) == {3}
@@ -277,7 +277,7 @@ async def test_what_the_end_of_the_run_sends_is_a_block_with_a_pause(
         assert await sent(signal, 2) == ["A first paragraph of some length.", "Last words."]
         await signal.say("again", sender=ANN)
         await sent(signal, 3)
-        parts = [await gateway.gateway.runtime.ledger.outbox_of(message) for message in (1, 2)]
+        parts = [await gateway.gateway.runtime.stores.ledger.outbox_of(message) for message in (1, 2)]
     assert [[part.payload.get("pauseMs", 0) for part in reply] for reply in parts] == [[0, 3], [0]]
 
 

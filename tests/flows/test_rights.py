@@ -78,7 +78,7 @@ async def open_gateway(tmp_path: Path, models: ModelServer) -> AsyncIterator[InP
 
 async def condition(gateway: InProcessGateway) -> tuple[dict[str, Any], bytes]:
     """The settings of the main session and the configuration."""
-    entry = dict(await gateway.gateway.runtime.sessions.get("main", "agent:main:main") or {})
+    entry = dict(await gateway.gateway.runtime.stores.sessions.get("main", "agent:main:main") or {})
     names = ("sessionId", "execHost", "execSecurity", "execAsk", "elevatedLevel", "modelOverride", "thinkingLevel")
     names += ("verboseLevel", "sendPolicy", "responseUsage", "queueMode", "label", "groupActivation", "budgetOverride")
     kept = {name: entry.get(name) for name in names} | {"compactions": entry.get("compactionCount") or 0}
@@ -225,7 +225,7 @@ OWNERS_ALONE = [
 
 
 async def settings_of(at: Place, key: str) -> dict[str, Any]:
-    entry = dict(await at.gateway.runtime.sessions.get("main", key) or {})
+    entry = dict(await at.gateway.runtime.stores.sessions.get("main", key) or {})
     return {name: entry.get(name) for name in ("execSecurity", "execAsk", "elevatedLevel", "sendPolicy")}
 
 

@@ -127,7 +127,7 @@ async def test_a_child_of_a_sandboxed_session_is_sandboxed_whatever_its_agent_is
     config["agents"]["list"] = [{"id": "main", "default": True}, {"id": "strict", "sandbox": strict}]
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         child, orphan = "agent:main:subagent:1", "agent:main:subagent:2"
-        sessions = gateway.gateway.runtime.sessions
+        sessions = gateway.gateway.runtime.stores.sessions
         entry = SessionEntry(sessionId="11111111-1111-4111-8111-111111111111", spawnedBy="agent:strict:main")
         await sessions.update("main", child, lambda _: entry)
         look = {"command": f"pwd; cat {gateway.state_dir}/openclaw.json; ls /agent"}
@@ -210,7 +210,7 @@ async def test_every_tool_of_the_gateway_has_a_place_in_a_sandbox(tmp_path: Path
     async with InProcessGateway(tmp_path / "state", config_of(models, {"mode": "off"})) as gateway:
         runtime = gateway.gateway.runtime
         config = runtime.config.current
-        model = runtime.catalogue().default_for(config, "main")
+        model = runtime.models.catalogue().default_for(config, "main")
         everything = await tools_for(
             runtime, SessionRef("main", "agent:main:main"), model, caller=OWNER_CALLER, sandbox=None
         )
@@ -226,7 +226,7 @@ async def test_every_tool_in_every_mode_runs_inside_is_denied_or_is_declared_har
     async with InProcessGateway(tmp_path / "state", config_of(models, {"mode": mode}, tools=rules)) as gateway:
         runtime = gateway.gateway.runtime
         config = runtime.config.current
-        model = runtime.catalogue().default_for(config, "main")
+        model = runtime.models.catalogue().default_for(config, "main")
         sandbox = await sandbox_of(runtime, "main", key, None)
         assert (sandbox is not None) is (mode == "all" or (mode == "non-main" and key == OTHER))
         for tool in await tools_for(runtime, SessionRef("main", key), model, caller=OWNER_CALLER, sandbox=sandbox):
@@ -264,7 +264,7 @@ async def test_files_that_come_with_a_message_are_put_where_the_sessions_tools_a
 ) -> None:
     async with InProcessGateway(tmp_path / "state", config_of(models, {"mode": "non-main"})) as gateway:
         runtime = gateway.gateway.runtime
-        blob = await runtime.blobs.put(b"words")
+        blob = await runtime.stores.blobs.put(b"words")
         media = Media(mime_type="text/plain", file_name="a.txt", blob=blob)
         inbound = Inbound(
             channel="signal", peer=Peer(kind="group", id="g"), sender=Sender(id="+1"), to="g", media=(media,)

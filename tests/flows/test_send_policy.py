@@ -125,7 +125,7 @@ async def test_the_result_of_a_sub_agent_stays_in_the_session(
         (row,) = await ended(client)
         await deny(client)
         held.set()
-        ledger = gateway.gateway.runtime.ledger
+        ledger = gateway.gateway.runtime.stores.ledger
         async with asyncio.timeout(60):
             while await ledger.jobs(ended=False) or not await ledger.jobs(ended=True):
                 await asyncio.sleep(0.01)

@@ -38,7 +38,7 @@ async def quiet(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessG
 
 async def ended(gateway: InProcessGateway, count: int = 1) -> list[Any]:
     """The jobs, once so many have ended."""
-    ledger = gateway.gateway.runtime.ledger
+    ledger = gateway.gateway.runtime.stores.ledger
     async with asyncio.timeout(60):
         while len(found := await ledger.jobs(ended=True)) < count:
             await asyncio.sleep(0.01)
@@ -148,7 +148,7 @@ async def test_a_bad_target_is_an_error_result_and_nothing_is_made(
     answer = await invoke(quiet, "sessions_send", arguments)
     assert (answer["status"], answer["error"]) == (status, error)
     assert [row["key"] for row in (await invoke(quiet, "sessions_list"))["sessions"]] == [WORK]
-    assert not await quiet.gateway.runtime.ledger.jobs()
+    assert not await quiet.gateway.runtime.stores.ledger.jobs()
 
 
 async def test_an_agent_that_nobody_wrote_to_yet_can_be_written_to(tmp_path: Path, models: ModelServer) -> None:
@@ -231,7 +231,7 @@ async def test_a_ring_of_eager_agents_stops_and_says_so(tmp_path: Path, models: 
             await client.chat("[[reply:begun]]", f"agent:{name}:main")
         models.answer_with(eager)
         await client.chat("begin", "agent:a:main")
-        ledger = gateway.gateway.runtime.ledger
+        ledger = gateway.gateway.runtime.stores.ledger
         async with asyncio.timeout(60):
             while await ledger.jobs(ended=False):
                 await asyncio.sleep(0.02)

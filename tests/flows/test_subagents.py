@@ -45,7 +45,7 @@ async def told(client: WireClient) -> str:
 
 
 async def ended(gateway: InProcessGateway) -> list[Any]:
-    ledger = gateway.gateway.runtime.ledger
+    ledger = gateway.gateway.runtime.stores.ledger
     async with asyncio.timeout(60):
         while await ledger.jobs(ended=False) or not (found := await ledger.jobs(ended=True)):
             await asyncio.sleep(0.01)
@@ -167,7 +167,7 @@ async def test_a_bad_call_is_an_error_and_starts_nothing(
         assert answer["status"] == status and error in answer["error"]
     if "model" in arguments:
         assert answer["childSessionKey"].startswith("agent:main:subagent:"), "the one that was not made"
-    assert not await home.gateway.runtime.ledger.jobs()
+    assert not await home.gateway.runtime.stores.ledger.jobs()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_a_session_that_could_not_be_deleted_is_deleted_by_the_next_sweep(
 async def test_a_session_is_archived_also_after_a_thousand_other_sub_agents(home: InProcessGateway) -> None:
     child = await invoke(home, "sessions_spawn", {"task": "x [[reply:y]]"})
     await ended(home)
-    ledger = home.gateway.runtime.ledger
+    ledger = home.gateway.runtime.stores.ledger
     (job,) = await ledger.jobs()
     older = {**job.state, "archived": True}
     await asyncio.gather(
@@ -270,7 +270,7 @@ async def test_a_result_waits_for_a_disk_that_stays_full_for_hours(
 ) -> None:
     clock = MovableClock()
     async with InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key), clock=clock) as home:
-        ledger, full = home.gateway.runtime.ledger, True
+        ledger, full = home.gateway.runtime.stores.ledger, True
         post, refused = ledger.post, list[int]()
 
         async def may_be_full(*given: Any, **end: Any) -> Any:
@@ -335,7 +335,7 @@ async def test_a_deleted_requester_is_not_made_again_and_the_result_is_kept(
         models.queue(Reply("done", hold=held, hold_after=0), Reply("said"))
         await invoke(home, "sessions_spawn", {"task": "slow"}, "agent:main:asker")
         await models.wait_for_requests(3)
-        await home.gateway.runtime.sessions.update("main", "agent:main:asker", lambda _: None)
+        await home.gateway.runtime.stores.sessions.update("main", "agent:main:asker", lambda _: None)
         held.set()
         (state,) = await ended(home)
         assert not state.delivered and "Result: said" in state.result
@@ -407,7 +407,7 @@ async def test_fifty_sub_agents_of_one_message_work_side_by_side(tmp_path: Path,
         await client.chat("start all", "main")
         # The task of every child is with its model while none has been answered.
         await models.wait_for_requests(2 + MANY)
-        assert len(await gateway.gateway.runtime.ledger.jobs(ended=False)) == MANY
+        assert len(await gateway.gateway.runtime.stores.ledger.jobs(ended=False)) == MANY
         assert text_of(await client.chat("are you there?", "main")) == "They are at work."
         held.set()
         states = await ended(gateway)
@@ -438,6 +438,6 @@ async def test_a_guest_speaks_to_a_sub_agent_of_the_owner_as_a_guest(tmp_path: P
             for sender in (owner, guest):
                 await signal.say(f"/subagents send 1 hello [[reply:hello {sender}]]", sender=sender)
                 await signal.until(lambda: any(f"hello {sender}" in str(one) for one in signal.of("send")))  # noqa: B023
-            rows = await home.gateway.runtime.ledger.recent(limit=20)
+            rows = await home.gateway.runtime.stores.ledger.recent(limit=20)
             spoken = [row for row in rows if row.session_key == state.child and "hello" in (row.body.prompt or "")]
             assert [row.body.guest for row in sorted(spoken, key=lambda row: row.id)] == [False, True]

@@ -13,8 +13,9 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from openclaw.agent.runtime import Runtime
+from openclaw.agent.runtime import ModelParts, Runtime, Stores
 from openclaw.clock import SystemClock
+from openclaw.cluster.claims import SoleClaims
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import build_gateway
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS
@@ -179,30 +180,31 @@ async def running_gateway(
         state_dir=state,
         clock=clock,
         config=store,
-        sessions=sessions,
-        transcripts=FileTranscriptStore(str(state), clock=clock, store_path=sessions.path),
-        ledger=unused,
-        blobs=unused,
-        documents=FileDocuments(state),
-        close_stores=unused,
+        stores=Stores(
+            sessions=sessions,
+            transcripts=FileTranscriptStore(str(state), clock=clock, store_path=sessions.path),
+            ledger=unused,
+            blobs=unused,
+            documents=FileDocuments(state),
+            close=unused,
+            claims=SoleClaims(),
+        ),
+        models=ModelParts(
+            catalogue=CurrentCatalogue(store, environ, [], str(state)),
+            rescan=unused,
+            calls=unused,
+            failover=unused,
+            measures=unused,
+            hygiene=unused,
+            spending=unused,
+        ),
+        prompting=unused,
         search=unused,
-        catalogue=CurrentCatalogue(store, environ, [], str(state)),
         processes=unused,
         notes=SessionNotes(clock),
-        model_calls=unused,
-        failover=unused,
-        snapshots=unused,
         approvals=unused,
         approval_rules=unused,
         wake=unused,
-        hooks=unused,
-        derived=unused,
-        prompts=unused,
-        reports=unused,
-        measures=unused,
-        compacting=unused,
-        hygiene=unused,
-        spending=unused,
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)

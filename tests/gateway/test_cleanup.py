@@ -30,7 +30,7 @@ def message(run_id: str) -> Accept:
 
 def cleanups(gateway: InProcessGateway, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[None]:
     """Return a queue that gets an item whenever the Gateway has pruned its ledger from now on."""
-    ledger, done = gateway.gateway.runtime.ledger, asyncio.Queue[None]()
+    ledger, done = gateway.gateway.runtime.stores.ledger, asyncio.Queue[None]()
     prune = ledger.prune
 
     async def watched(before_ms: int) -> int:
@@ -48,7 +48,7 @@ async def test_a_gateway_forgets_messages_that_ended_long_ago_after_its_start_an
     clock = MovableClock()
     config = {"agents": {"defaults": {"heartbeat": {"every": "0m"}}}}
     async with InProcessGateway(tmp_path, config, clock=clock) as first:
-        ledger = first.gateway.runtime.ledger
+        ledger = first.gateway.runtime.stores.ledger
         unfinished, _ = await ledger.accept(message("unfinished"), step="queued")
         old, _ = await ledger.post(message("old"), [])
         cleaned = cleanups(first, monkeypatch)
@@ -67,4 +67,4 @@ async def test_a_gateway_forgets_messages_that_ended_long_ago_after_its_start_an
         cleaned = cleanups(second, monkeypatch)
         clock.advance(FIRST_CLEANUP_S)
         await asyncio.wait_for(cleaned.get(), 60)
-        assert await second.gateway.runtime.ledger.get(recent.id) is None
+        assert await second.gateway.runtime.stores.ledger.get(recent.id) is None

@@ -39,7 +39,7 @@ async def after_a_pass(state: Path, **maintenance: Any) -> list[str]:
     async with gateway_parts(state, ScriptedModel(), clock=HeldClock(NOW), **config) as gateway:
         await gateway.maintain_sessions()
         await gateway.maintain_sessions()
-        page = await gateway.runtime.sessions.select(SessionQuery())
+        page = await gateway.runtime.stores.sessions.select(SessionQuery())
         return sorted(row.key.rpartition(":")[2] for row in page.rows)
 
 

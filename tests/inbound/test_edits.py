@@ -27,7 +27,7 @@ def last_said(at: Place, **changes: Any) -> Inbound:
 
 async def entries(at: Place) -> list[str]:
     """The types of everything in the transcript, also what is on branches that were left."""
-    entry = await at.gateway.runtime.sessions.get("main", KEY)
+    entry = await at.gateway.runtime.stores.sessions.get("main", KEY)
     assert entry is not None
     path = next(at.gateway.runtime.state_dir.glob(f"agents/main/sessions/{entry['sessionId']}*.jsonl"))
     return [msgspec.json.decode(line)["type"] for line in path.read_bytes().splitlines()]

@@ -100,7 +100,7 @@ async def test_a_ledger_that_fails_at_the_second_of_two_joined_messages_costs_ne
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
-        ledger, failures = at.gateway.runtime.ledger, [OSError(5, "Input/output error")]
+        ledger, failures = at.gateway.runtime.stores.ledger, [OSError(5, "Input/output error")]
         seen = ledger.seen
 
         async def failing(key: str, *more: Any, **options: Any) -> bool:
@@ -148,7 +148,7 @@ async def test_a_message_that_was_taken_back_is_gone_although_the_disk_failed_at
 ) -> None:
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
         said = await at.people.say("never mind", message_id="m1")
-        ledger, failures = at.gateway.runtime.ledger, [OSError(28, "No space left on device")]
+        ledger, failures = at.gateway.runtime.stores.ledger, [OSError(28, "No space left on device")]
         release_held = ledger.release_held
 
         async def full(keys: Any) -> None:
@@ -179,7 +179,7 @@ async def test_what_the_last_gateway_held_is_taken_in_although_the_ledger_failed
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
         await at.gateway.pipeline.held.keep(at.people.inbound("first", message_id="m1"))
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
-        ledger, failures = at.gateway.runtime.ledger, [ValueError("nobody knows it")] * 2
+        ledger, failures = at.gateway.runtime.stores.ledger, [ValueError("nobody knows it")] * 2
         held = ledger.held
 
         async def failing() -> Any:
@@ -199,7 +199,7 @@ async def test_a_damaged_message_gets_its_end_although_the_ledger_failed_at_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
-        ledger, failures = at.gateway.runtime.ledger, [ValueError("nobody knows it")] * 2
+        ledger, failures = at.gateway.runtime.stores.ledger, [ValueError("nobody knows it")] * 2
         await ledger.hold("loopback|default|ann|m1", b"{")
         post = ledger.post
 

@@ -34,14 +34,14 @@ class Place:
 
     async def rows(self) -> list[LedgerRow]:
         """The messages that were accepted, oldest first."""
-        return list(reversed(await self.gateway.runtime.ledger.recent()))
+        return list(reversed(await self.gateway.runtime.stores.ledger.recent()))
 
     async def texts(self, count: int) -> list[str]:
         """What people got, once that many messages have come."""
         return [one.text for one in await self.people.got(count)]
 
     async def session_id(self) -> str:
-        entry = await self.gateway.runtime.sessions.get("main", KEY)
+        entry = await self.gateway.runtime.stores.sessions.get("main", KEY)
         assert entry is not None
         return entry["sessionId"]
 
@@ -138,7 +138,7 @@ async def test_a_file_is_a_turn_at_once_behind_the_words_before_it(tmp_path: Pat
         assert (
             "look at this" in at.model.prompts()[0] and "[media attached: a.png (image/png)]" in at.model.prompts()[1]
         )
-        assert not await at.gateway.runtime.ledger.held()
+        assert not await at.gateway.runtime.stores.ledger.held()
 
 
 async def test_a_command_does_not_wait_for_more_words(tmp_path: Path) -> None:

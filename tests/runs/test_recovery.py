@@ -43,8 +43,7 @@ async def found(*rows: LedgerRow, now_ms: int = 0) -> list[Run]:
         return {"queueMode": "collect"}
 
     runtime = SimpleNamespace(
-        ledger=SimpleNamespace(unfinished=unfinished),
-        sessions=SimpleNamespace(get=entry),
+        stores=SimpleNamespace(ledger=SimpleNamespace(unfinished=unfinished), sessions=SimpleNamespace(get=entry)),
         clock=SimpleNamespace(now_ms=lambda: now_ms),
         config=SimpleNamespace(current=Config()),
     )

@@ -58,7 +58,7 @@ class Stage:
     async def end(self, name: str) -> LedgerRow:
         """The row of a message whose run has ended."""
         await self.runs.index.wait(name, 10)
-        row = await self.gateway.runtime.ledger.by_run(name)
+        row = await self.gateway.runtime.stores.ledger.by_run(name)
         assert row is not None
         return row
 

@@ -158,7 +158,7 @@ class Life:
             **self.storage,
         )
         async with parts as gateway:
-            self.failing.watch(gateway.runtime.ledger)
+            self.failing.watch(gateway.runtime.stores.ledger)
             if gateway.cluster is not None:
                 await _until_done(lambda: gateway.cluster.start("ws://127.0.0.1:9"))
             else:
@@ -176,8 +176,8 @@ class Life:
 
     async def send(self, gateway: Gateway, name: str, mode: Any, **settings: Any) -> None:
         """A client sends a message until it is accepted."""
-        if not gateway.runtime.claims.alone:
-            await _until_done(lambda: gateway.runtime.claims.claim(f"session:main:{KEY}"))
+        if not gateway.runtime.stores.claims.alone:
+            await _until_done(lambda: gateway.runtime.stores.claims.claim(f"session:main:{KEY}"))
         asked = QueueSettings(mode=mode, debounce_ms=100, **settings)
         await _until_done(lambda: gateway.dispatcher.submit(client_message(name), asked))
         self.accepted.add(name)
@@ -206,7 +206,7 @@ async def _until_done(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def _all_ended(gateway: Gateway, count: int) -> list[LedgerRow]:
-    ledger = gateway.runtime.ledger
+    ledger = gateway.runtime.stores.ledger
     async with asyncio.timeout(60):
         while True:
             rows = await _read(lambda: ledger.recent(limit=200))
@@ -255,7 +255,7 @@ async def live(life: Life) -> list[LedgerRow]:
         rows = await _all_ended(gateway, len(life.accepted) + 5)
         life.failing.left = 0
         for row in rows:
-            states = [change.state for change in await gateway.runtime.ledger.history(row.id)]
+            states = [change.state for change in await gateway.runtime.stores.ledger.history(row.id)]
             assert sum(state in END_STATES for state in states) == 1, f"{row.run_id}: {states}"
         assert life.accepted <= {row.run_id for row in rows}
         return rows
@@ -292,7 +292,7 @@ async def test_a_sender_learns_why_a_message_was_refused(tmp_path: Path, kind: s
     async with ModelServer() as models:
         gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
         async with gateway, gateway.client() as client:
-            Failing("accept", 1, kind).watch(gateway.gateway.runtime.ledger)
+            Failing("accept", 1, kind).watch(gateway.gateway.runtime.stores.ledger)
             with pytest.raises(RequestFailed, match=r"not done: .*accept failed.*try again"):
                 await client.chat("hello [[reply:done]]", run_id="a")
             assert text_of(await client.chat("hello [[reply:done]]", run_id="a")) == "done"
@@ -306,7 +306,7 @@ async def test_a_message_that_was_stored_although_its_sender_was_refused_is_answ
     storage = {"storage": {"url": postgres_server().url, "schema": new_schema()}} if store == "postgres" else {}
     life, failures = Life(tmp_path / "state", Failing("accept", 0), storage), [Unknown("the answer was lost")]
     async with life.gateway() as (gateway, model):
-        ledger = gateway.runtime.ledger
+        ledger = gateway.runtime.stores.ledger
         accept = ledger.accept
 
         async def lost(*args: Any, **named: Any) -> Any:
@@ -316,7 +316,7 @@ async def test_a_message_that_was_stored_although_its_sender_was_refused_is_answ
             return accepted
 
         monkeypatch.setattr(ledger, "accept", lost)
-        await gateway.runtime.claims.claim(f"session:main:{KEY}")
+        await gateway.runtime.stores.claims.claim(f"session:main:{KEY}")
         with pytest.raises(StorageError, match="the answer was lost"):
             await gateway.dispatcher.submit(client_message("a"))
         if comes_again:

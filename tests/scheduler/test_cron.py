@@ -49,7 +49,7 @@ async def test_a_due_job_runs_in_a_session_of_its_own_and_its_answer_is_delivere
     assert (entry["status"], entry["summary"]) == ("ok", "Two meetings today.")
     assert [one.text for one in await phone.got(2)][1:] == ["Two meetings today."]
     assert model.prompts()[0].startswith(f"[cron:{job['id']} Brief] Brief me\nCurrent time: ")
-    row = await gateway.runtime.sessions.get("main", f"agent:main:cron:{job['id']}")
+    row = await gateway.runtime.stores.sessions.get("main", f"agent:main:cron:{job['id']}")
     assert row is not None and row.get("label") == "Cron: Brief" and row["sessionId"] == entry["sessionId"]
     # The chat hears of it in one line, at its next turn.
     assert gateway.runtime.notes.peek(MAIN) == ["Cron: Two meetings today."]
@@ -60,7 +60,7 @@ async def test_each_run_begins_afresh_and_the_chat_keeps_its_settings(
 ) -> None:
     await phone.say("hi")
     await phone.got(1)
-    before = await gateway.runtime.sessions.get("main", MAIN)
+    before = await gateway.runtime.stores.sessions.get("main", MAIN)
     job = await gateway.cron.add({"name": "b", "schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}})
     for count in (1, 2):
         clock.advance(61)
@@ -69,7 +69,7 @@ async def test_each_run_begins_afresh_and_the_chat_keeps_its_settings(
     first, second = await history(gateway, job["id"], 2)
     assert first["sessionId"] != second["sessionId"]
     assert first["sessionKey"].endswith(f":run:{first['sessionId']}")
-    assert await gateway.runtime.sessions.get("main", MAIN) == before
+    assert await gateway.runtime.stores.sessions.get("main", MAIN) == before
     assert gateway.runtime.notes.peek(MAIN) == [] and len(phone.delivered) == 1
 
 
@@ -366,7 +366,7 @@ async def test_rows_of_single_runs_leave_the_list_of_sessions_after_a_day_also_o
     job = await gateway.cron.add(once)
     clock.advance(61)
     (entry,) = await history(gateway, job["id"], 1)
-    sessions = gateway.runtime.sessions
+    sessions = gateway.runtime.stores.sessions
     assert await sessions.get("main", entry["sessionKey"]) is not None
     clock.advance(26 * 3600)
     async with asyncio.timeout(60):
@@ -457,13 +457,13 @@ async def test_jobs_that_are_due_at_once_do_not_rewrite_the_whole_list_at_each_s
     jobs = [
         await gateway.cron.add({"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}}) for _ in range(40)
     ]
-    rewritten, put = list[str](), gateway.runtime.documents.put
+    rewritten, put = list[str](), gateway.runtime.stores.documents.put
 
     async def counted(name: str, *args: Any, **options: Any) -> Any:
         rewritten.append(name)
         return await put(name, *args, **options)
 
-    monkeypatch.setattr(gateway.runtime.documents, "put", counted)
+    monkeypatch.setattr(gateway.runtime.stores.documents, "put", counted)
     clock.advance(61)
     for job in jobs:
         assert (await history(gateway, job["id"], 1))[0]["status"] == "ok"

@@ -48,18 +48,18 @@ async def test_an_alert_is_delivered_and_the_chat_stays_as_it_was(
 ) -> None:
     model.queue("hello", "The server is down!")
     await chat_begins(phone)
-    before = dict(await gateway.runtime.sessions.get("main", MAIN) or {})
+    before = dict(await gateway.runtime.stores.sessions.get("main", MAIN) or {})
     clock.advance(30 * 60)
     event = await last_event(gateway, "sent")
     assert (await phone.got(2))[1].text == "The server is down!"
     assert (event["channel"], event["to"], event["indicatorType"]) == ("loopback", "loopback:ann", "alert")
     assert event["preview"] == "The server is down!" and event["reason"] == "interval"
-    after = dict(await gateway.runtime.sessions.get("main", MAIN) or {})
+    after = dict(await gateway.runtime.stores.sessions.get("main", MAIN) or {})
     assert {name: after.get(name) for name in before} == before
     # What the Gateway asked stands in the transcript as its own words, which no client shows.
-    entry = await gateway.runtime.sessions.get("main", MAIN)
+    entry = await gateway.runtime.stores.sessions.get("main", MAIN)
     assert entry is not None
-    transcript = await gateway.runtime.transcripts.open(transcript_ref("main", entry))
+    transcript = await gateway.runtime.stores.transcripts.open(transcript_ref("main", entry))
     assert transcript is not None
     hidden = [one.raw for one in await transcript.path_entries() if one.type == "custom_message"]
     assert len(hidden) == 1 and b"HEARTBEAT.md" in hidden[0] and b'"display":false' in hidden[0]
@@ -68,7 +68,7 @@ async def test_an_alert_is_delivered_and_the_chat_stays_as_it_was(
 async def test_an_alert_and_the_answer_to_a_webhook_wait_for_a_disk_that_is_full(
     gateway: Gateway, model: ScriptedModel, clock: MovableClock, phone: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger, refused = gateway.runtime.ledger, list[str]()
+    ledger, refused = gateway.runtime.stores.ledger, list[str]()
     post = ledger.post
 
     async def full(*given: Any, **end: Any) -> Any:

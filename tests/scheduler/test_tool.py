@@ -32,7 +32,7 @@ def tool(gateway: Gateway) -> CronTool:
 
 
 async def context(gateway: Gateway, key: str, agent_id: str = "main", body: MessageBody = NO_MESSAGE) -> ToolContext:
-    entry = await gateway.runtime.sessions.get(agent_id, key)
+    entry = await gateway.runtime.stores.sessions.get(agent_id, key)
     caller = await caller_of(gateway.runtime, SessionRef(agent_id, key), entry, body)
     return ToolContext(agent_id=agent_id, session_key=key, workspace=gateway.runtime.state_dir, caller=caller)
 
@@ -60,7 +60,7 @@ async def test_a_wake_waits_in_the_main_session(tool: CronTool, gateway: Gateway
 async def test_an_answer_for_a_group_goes_to_that_group(tool: CronTool, gateway: Gateway) -> None:
     here = {"channel": "loopback", "to": "group:g"}
     entry = SessionEntry(sessionId="s", deliveryContext=here)  # type: ignore[typeddict-item]
-    await gateway.runtime.sessions.update("main", GROUP, lambda _: entry)
+    await gateway.runtime.stores.sessions.update("main", GROUP, lambda _: entry)
     elsewhere = {"mode": "announce", "channel": "loopback", "to": "owner"}
     given = {"schedule": EVERY, "payload": TURN, "delivery": elsewhere}
     job = await use(tool, gateway, GROUP, action="add", job=given)
@@ -128,7 +128,7 @@ async def test_a_job_of_a_group_runs_with_the_rights_of_the_group(
     assert (await context(gateway, key)).caller.kind == "group"
     (run,) = await gateway.cron.history.entries(job["id"], 5)
     assert (run["status"], run["sessionKey"]) == ("ok", key)
-    (row,) = [row for row in await gateway.runtime.ledger.recent(limit=10) if row.source == "cron"]
+    (row,) = [row for row in await gateway.runtime.stores.ledger.recent(limit=10) if row.source == "cron"]
     assert row.body.guest and gateway.runtime.notes.peek(MAIN) == [], "its words are no system message of the owner's"
     # What it schedules itself is the group's, too.
     again = await use(tool, gateway, key, action="add", job={"schedule": EVERY, "payload": TURN})
@@ -167,6 +167,7 @@ async def test_a_job_does_not_give_an_agent_a_program_that_is_none_of_its_models
     agents = msgspec.structs.replace(config.agents, defaults=defaults)
     catalogue = Catalogue(msgspec.structs.replace(config, agents=agents), {})
     job = {"schedule": EVERY, "sessionTarget": "isolated", "payload": {**TURN, "model": "my-cli/large"}}
-    with patch.object(gateway.runtime, "catalogue", lambda: catalogue), pytest.raises(ToolError, match="a program"):
+    models = msgspec.structs.replace(gateway.runtime.models, catalogue=lambda: catalogue)
+    with patch.object(gateway.runtime, "models", models), pytest.raises(ToolError, match="a program"):
         await use(tool, gateway, action="add", job=job)
     assert (await use(tool, gateway, action="status"))["jobs"] == 0

@@ -22,10 +22,16 @@ AGENT = "main"
 
 
 class FileStores(msgspec.Struct):
+    """Doubles as the state that a reset works on, whose stores are its own."""
+
     state_dir: Path
     config: ConfigStore
     sessions: FileSessionStore
     transcripts: FileTranscriptStore
+
+    @property
+    def stores(self) -> FileStores:
+        return self
 
     async def put(self, key: str, updated_at: int, **fields: Any) -> SessionEntry:
         """A session as an earlier day left it."""

@@ -132,7 +132,7 @@ async def gateway_parts(
     kinds = ChannelKinds({}, {channel.id: channel} if channel is not None else {})
     with patch.object(assemble, "ChannelKinds", lambda _: kinds):
         gateway = await assemble.open_gateway(str(state_dir), store, clock, {})
-    gateway.runtime.model_calls.call = model.answer
+    gateway.runtime.models.calls.call = model.answer
     try:
         yield gateway
     finally:

@@ -61,7 +61,7 @@ async def _kinds(
         if key == session.key:
             continue
         agent_id = agent_of(key, default_agent=default_agent_id(config))
-        passed = await runtime.sessions.get(agent_id, key)
+        passed = await runtime.stores.sessions.get(agent_id, key)
         yield kind_of_session(config, key, passed, past=True)
         async for _, parent, above in ancestors(runtime, key, passed):
             yield kind_of_session(config, parent, above, past=True)
@@ -110,6 +110,6 @@ async def ancestors(
     while spawned_by and spawned_by not in seen and len(seen) <= MOST_ANCESTORS:
         seen.add(spawned_by)
         parent = agent_of(spawned_by, default_agent=default)
-        above = await runtime.sessions.get(parent, spawned_by)
+        above = await runtime.stores.sessions.get(parent, spawned_by)
         yield parent, spawned_by, above
         spawned_by = above.get("spawnedBy") if above else None

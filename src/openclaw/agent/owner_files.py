@@ -86,6 +86,6 @@ def owner_files(runtime: Runtime, agent_id: str, caller: Caller) -> PathGuard | 
     if caller.may("owner files"):
         return None
     config = runtime.config.current
-    return runtime.derived.of(
+    return runtime.prompting.derived.of(
         config, ("owner files", agent_id), lambda: OwnerFiles(config, Path(runtime.state_dir), agent_id)
     )

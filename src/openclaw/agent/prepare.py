@@ -181,7 +181,7 @@ async def prepare(
     ``chosen`` is the model to ask. None: the one that the message, the session or the config chooses.
     """
     config = runtime.config.current
-    entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
+    entry = await runtime.stores.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
     chosen = chosen or choose_model(runtime, agent_id, entry, body)
     sandbox = await sandbox_of(runtime, agent_id, session_key, entry)
     if sandbox is not None and chosen.api == CLI_API:
@@ -196,9 +196,9 @@ async def prepare(
     session = SessionRef(agent_id, session_key)
     caller = await caller_of(runtime, session, entry, body, source)
     # Only a run has a source. A report of a run that could start now makes no session the first one.
-    is_first = partial(runtime.snapshots.first_sessions.is_first, session_id=session_id, starts=bool(source))
+    is_first = partial(runtime.prompting.snapshots.first_sessions.is_first, session_id=session_id, starts=bool(source))
     facts, snapshot = await _prompt_facts(runtime, session, caller, body, model, sandbox, is_first)
-    prompt = runtime.prompts.of(facts, body.client_tools if model.takes_tools else [])
+    prompt = runtime.prompting.cache.of(facts, body.client_tools if model.takes_tools else [])
     # What changes from turn to turn, such as the time, stands behind the newest message and not in the prompt.
     now = runtime.clock.now_ms()
     told = turn_facts(
@@ -215,7 +215,7 @@ async def prepare(
     )
     own_report = {"source": "run", "generatedAt": now, "sessionId": session_id, "sessionKey": session_key}
     seen = facts.mode == "full" and source not in UNSEEN_SOURCES
-    warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
+    warnings = runtime.prompting.snapshots.new_warnings(facts.files) if seen else []
     return Prepared(
         agent_id=agent_id,
         session_key=session_key,
@@ -238,13 +238,13 @@ async def prepare(
         window=PromptWindow(
             model,
             prompt.overhead + text_tokens(told),
-            runtime.measures.of(session_id, model),
+            runtime.models.measures.of(session_id, model),
             runtime.clock,
             pruning=config.agents.defaults.context_pruning,
             wanted_output=max_tokens,
         ),
         cleaner=HistoryCleaner(
-            runtime.hygiene,
+            runtime.models.hygiene,
             model,
             session_id,
             now,
@@ -274,7 +274,7 @@ async def _prompt_facts(
     workspace = workspace_dir(config, runtime.state_dir, session.agent_id)
     tools = await tools_for(runtime, session, model, caller=caller, sandbox=sandbox, body=body)
     audience = Audience(model.context_window, private, is_subagent(session.key))
-    snapshot = await runtime.snapshots.of(session.agent_id, config, workspace, audience)
+    snapshot = await runtime.prompting.snapshots.of(session.agent_id, config, workspace, audience)
     facts = gather_facts(
         agent_id=session.agent_id,
         session_key=session.key,
@@ -338,7 +338,7 @@ def choose_model(runtime: Runtime, agent_id: str, entry: SessionEntry, body: Mes
 
     The credential is chosen in the same order.
     """
-    catalogue = runtime.catalogue()
+    catalogue = runtime.models.catalogue()
     if body.model:
         model = catalogue.resolve(body.model)
     else:
@@ -429,7 +429,7 @@ def tool_context(
         runtime.notes.add(key, text)
 
     async def overrides() -> ExecOverrides | None:
-        entry = await runtime.sessions.get(prepared.agent_id, key)
+        entry = await runtime.stores.sessions.get(prepared.agent_id, key)
         return exec_overrides(prepared.body, entry, runtime.config.current.agents.defaults.elevated_default)
 
     def why_missing(name: str) -> str | None:
@@ -462,8 +462,8 @@ def tool_context(
 
 async def session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:
     """The report of the last run, else of a run that would start now. Raises ``ModelError`` if there is no model."""
-    entry = await runtime.sessions.get(agent_id, session_key)
-    report = await stored_report(entry, runtime.blobs)
+    entry = await runtime.stores.sessions.get(agent_id, session_key)
+    report = await stored_report(entry, runtime.stores.blobs)
     if report is not None:
         return report
     prepared = await prepare(runtime, agent_id, session_key, entry["sessionId"] if entry else "")

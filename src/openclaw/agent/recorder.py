@@ -256,7 +256,9 @@ class Recorder:
             if isinstance(message, AssistantMessage)
             for call in message.tool_calls
         }
-        rows = [row for row in await self._runtime.ledger.tool_calls(self._row.id) if row.call_id not in in_context]
+        rows = [
+            row for row in await self._runtime.stores.ledger.tool_calls(self._row.id) if row.call_id not in in_context
+        ]
         if rows:  # A compaction may have taken them out of the context. The file still has them.
             path = await self.transcript.path_entries()
             lines = [entry.raw for entry in path if entry.type == "message"]
@@ -275,7 +277,7 @@ class Recorder:
 
     async def _note_missed_ends(self, messages: list[Message]) -> None:
         """Notes the end of calls whose result is stored. The process may have died between the two writes."""
-        rows = await self._runtime.ledger.tool_calls(self._row.id)
+        rows = await self._runtime.stores.ledger.tool_calls(self._row.id)
         if not (open_calls := {row.call_id for row in rows if row.finished_at is None}):
             return
         for message in messages:
@@ -306,7 +308,7 @@ class Recorder:
         if not open_calls:
             return None
         client_tools = {spec.name for spec in self._row.body.client_tools}
-        started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._row.id)}
+        started = {row.call_id for row in await self._runtime.stores.ledger.tool_calls(self._row.id)}
         for call in open_calls:
             if call.name in client_tools:
                 continue
@@ -353,7 +355,7 @@ class Recorder:
             case ToolStarted(call_id, name, arguments):
                 faults.point("tool.before")
                 encoded = msgspec.json.encode(arguments).decode()
-                note = partial(self._runtime.ledger.tool_started, self._row.id, call_id, name, encoded)
+                note = partial(self._runtime.stores.ledger.tool_started, self._row.id, call_id, name, encoded)
                 await self.until_written(partial(note, written=self.transcript))
                 faults.point("tool.noted")
             case ToolEnded():
@@ -389,7 +391,7 @@ class Recorder:
         await self.append(message, soon=True)
         faults.point("answer.after")
         if self.log.is_full:
-            await self.log.pack(self._runtime.reports)
+            await self.log.pack(self._runtime.prompting.reports)
         if not event.continues:
             note_speech(self.result, event.speech, "".join(self._reasoning))
 
@@ -401,7 +403,7 @@ class Recorder:
     async def _store_result(self, event: ToolEnded) -> ToolEnded:
         faults.point("tool.ran")
         message = await self.until_written(
-            lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir)
+            lambda: stored_result(event.message, self._runtime.stores.blobs, self._runtime.state_dir)
         )
         await self.append(message)
         faults.point("tool.stored")
@@ -412,7 +414,7 @@ class Recorder:
 
     async def _note_end(self, call_id: str, *, ok: bool) -> None:
         """Notes in the ledger that a call has ended. The run does not wait for it."""
-        ledger, ledger_id = self._runtime.ledger, self._row.id
+        ledger, ledger_id = self._runtime.stores.ledger, self._row.id
         try:
             note = partial(ledger.tool_finished, ledger_id, call_id, ok)
             await until_written(note, self._runtime.clock.sleep, unknown_tries=UNKNOWN_TRIES)
@@ -661,12 +663,12 @@ async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir:
 
 async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, session_id: str) -> Transcript:
     """Opens the transcript of a session. Creates it if there is none."""
-    entry = await runtime.sessions.get(agent_id, session_key)
+    entry = await runtime.stores.sessions.get(agent_id, session_key)
     ref = TranscriptRef(
         agent_id=agent_id,
         session_id=session_id,
         file=entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None,
     )
-    transcript = await runtime.transcripts.open(ref, cwd=home_of(runtime, agent_id))
+    transcript = await runtime.stores.transcripts.open(ref, cwd=home_of(runtime, agent_id))
     assert transcript is not None
     return transcript

@@ -147,7 +147,7 @@ class AgentRun:
                 opener = await opener_of(runtime, row.agent_id, row.session_key, prepared.entry)
                 opener = opener if prepared.owner_files is None else opener.guarded(prepared.owner_files)
         limit = size_limit(config, str(row.route.get("channel") or ""), row.route.get("accountId"))
-        files = await reply_files(addresses, runtime.blobs, opener, limit, skip=skip)
+        files = await reply_files(addresses, runtime.stores.blobs, opener, limit, skip=skip)
         return files.spoken() if voice else files
 
     async def _open(self) -> None:
@@ -188,7 +188,7 @@ class AgentRun:
                 self._abort.clear_deadline()
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report, result.failures = prepared.report, self._candidates.failures
-        result.request = await recorder.log.record(runtime.reports)
+        result.request = await recorder.log.record(runtime.prompting.reports)
         result.time_limit_s = round(prepared.timeout_s or 0)
         result.continuations, result.most_continuations = recorder.continuations, self._max_continuations
         await self._account(result, prepared)
@@ -201,15 +201,17 @@ class AgentRun:
     async def _choose(self) -> Model:
         """The model to begin with: the chosen one, or one in its place if it rests. Raises ``ModelError``."""
         row, runtime, body = self._row, self._runtime, self._row.body
-        entry = await runtime.sessions.get(row.agent_id, row.session_key) or SessionEntry(sessionId=self._session_id)
+        entry = await runtime.stores.sessions.get(row.agent_id, row.session_key) or SessionEntry(
+            sessionId=self._session_id
+        )
         pictures = bool(self._images)
         try:
             chosen = choose_model(runtime, row.agent_id, entry, body)
-            self._candidates = runtime.failover.candidates(row.agent_id, chosen, pictures=pictures)
+            self._candidates = runtime.models.failover.candidates(row.agent_id, chosen, pictures=pictures)
         except UnknownModel as unknown:
             if body.model:
                 raise  # Who asks for a model by its name learns that there is none.
-            self._candidates = await runtime.failover.instead_of(unknown, row.agent_id, pictures=pictures)
+            self._candidates = await runtime.models.failover.instead_of(unknown, row.agent_id, pictures=pictures)
         return await self._candidates.begin()
 
     async def _prepare(self, model: Model) -> Prepared:
@@ -453,7 +455,7 @@ class AgentRun:
         row, runtime, model = self._row, self._runtime, prepared.model
         usage, now = result.usage, runtime.clock.now_ms()
         result.spent = spent = self._recorder.bill.spent
-        report = await runtime.reports.keep(prepared.report)
+        report = await runtime.prompting.reports.keep(prepared.report)
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:
             if entry is None or row.source in QUIET_SOURCES:
@@ -484,7 +486,7 @@ class AgentRun:
                 entry["totalTokens"] = reported_prompt(usage, model.context_window)
             return entry
 
-        sessions = runtime.sessions
+        sessions = runtime.stores.sessions
         await self._recorder.until_written(
             lambda: sessions.update(row.agent_id, row.session_key, change, durable=False)
         )

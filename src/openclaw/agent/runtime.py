@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from openclaw.cluster.claims import Claims, SoleClaims
 from openclaw.extensions.points import ExtensionPoints
 from openclaw.sessions.entry import is_blocked
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from openclaw.agent.window.history_cleaner import Hygiene
     from openclaw.agent.window.tokens import TokenMeasures
     from openclaw.clock import Clock
+    from openclaw.cluster.claims import Claims
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.index import AgentMemories
     from openclaw.models.calls import Failover, ModelCalls
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from openclaw.sessions.system_events import SessionNotes
     from openclaw.storage.blobs import BlobStore
     from openclaw.storage.documents import DocumentStore
+    from openclaw.storage.indexed_transcript import TranscriptLines
     from openclaw.storage.message_ledger import Ledger
     from openclaw.storage.sessions import SessionStore
     from openclaw.storage.transcripts import TranscriptStore
@@ -54,8 +55,56 @@ class ForeignTools(Protocol):
         ...
 
 
-async def _nothing_to_look_for() -> None:
-    """The default of ``Runtime.look_for_models``."""
+class Stores(msgspec.Struct, kw_only=True, frozen=True):
+    """Where this Gateway persists its state."""
+
+    sessions: SessionStore
+    transcripts: TranscriptStore
+    ledger: Ledger
+    blobs: BlobStore
+    documents: DocumentStore
+    close: Callable[[], Awaitable[None]]
+    claims: Claims
+    """The sessions and jobs that this node owns among the nodes that share the stores."""
+    lines: TranscriptLines | None = None
+    """Reads the transcripts of a database. None if they are files of the state folder."""
+
+    @property
+    def on_files(self) -> bool:
+        return self.lines is None
+
+
+class ModelParts(msgspec.Struct, kw_only=True, frozen=True):
+    """How runs reach a model, and what they learned about its limits and costs."""
+
+    catalogue: Callable[[], Catalogue]
+    """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
+    rescan: Callable[[], Awaitable[None]]
+    """Look again for stored keys, downloaded models and servers on this machine."""
+    calls: ModelCalls
+    """The calls to models, with their keys and HTTP connections."""
+    failover: Failover
+    """The keys and models to try next when a call fails."""
+    measures: TokenMeasures
+    """The correction of the token estimate for each session."""
+    hygiene: Hygiene
+    """Resized pictures, and the conversations that a provider refused."""
+    spending: Spending
+    """The tokens and costs recorded in the transcripts."""
+
+
+class PromptParts(msgspec.Struct, kw_only=True, frozen=True):
+    """What the prompt of a run is built from, and what keeps it small."""
+
+    snapshots: WorkspaceSnapshots
+    """The workspace files and skills of each agent."""
+    cache: PromptCache
+    reports: ReportStore
+    """Prompts, tools and reports of runs, stored once by content."""
+    derived: Derived
+    """Settings and tools that are derived from the current configuration."""
+    hooks: CompactionHooks
+    compacting: CompactionsUnderWay
 
 
 class Runtime(msgspec.Struct, kw_only=True):
@@ -64,24 +113,9 @@ class Runtime(msgspec.Struct, kw_only=True):
     state_dir: Path
     clock: Clock
     config: ConfigStore
-    sessions: SessionStore
-    transcripts: TranscriptStore
-    ledger: Ledger
-    blobs: BlobStore
-    documents: DocumentStore
-    close_stores: Callable[[], Awaitable[None]]
-    on_files: bool = True
-    """Whether the stores are files of the state folder. Otherwise they are in a database."""
-    claims: Claims = msgspec.field(default_factory=SoleClaims)
-    """What this node owns among those that share the stores."""
-    catalogue: Callable[[], Catalogue]
-    """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
-    look_for_models: Callable[[], Awaitable[None]] = _nothing_to_look_for
-    """Looks again for stored keys, fetched models and servers on this machine."""
-    model_calls: ModelCalls
-    """The calls to models, with their keys and HTTP connections."""
-    failover: Failover
-    """The other keys and models that are asked when a call fails."""
+    stores: Stores
+    models: ModelParts
+    prompting: PromptParts
     processes: ProcessRegistry
     """The running commands of the agents' ``exec`` tool."""
     approvals: Approvals
@@ -102,23 +136,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Tells in words which sub-agents of a session are at work. Empty if there are none."""
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
-    hooks: CompactionHooks
     extensions: ExtensionPoints = msgspec.field(default_factory=ExtensionPoints)
     """What extensions added. It is empty without any."""
-    compacting: CompactionsUnderWay
-    derived: Derived
-    """Settings and tools that are derived from the current configuration."""
-    snapshots: WorkspaceSnapshots
-    """The workspace files and skills of each agent."""
-    prompts: PromptCache
-    reports: ReportStore
-    """Prompts, tools and reports of runs, stored once by content."""
-    measures: TokenMeasures
-    """The correction of the token estimate for each session."""
-    hygiene: Hygiene
-    """Fitted pictures, and which conversations a provider refused."""
-    spending: Spending
-    """The tokens and costs that are in the transcripts."""
     search: TranscriptSearch
 
     async def may_send(self, agent_id: str, session_key: str, route: Mapping[str, Any]) -> bool:
@@ -126,6 +145,6 @@ class Runtime(msgspec.Struct, kw_only=True):
 
         Ask this wherever outbox parts are made. Answers to commands are exempt, because a command can lift the block.
         """
-        entry = await self.sessions.get(agent_id, session_key)
+        entry = await self.stores.sessions.get(agent_id, session_key)
         policy = self.config.current.session.send_policy
         return not is_blocked(policy, session_key, entry, channel=str(route.get("channel") or ""))

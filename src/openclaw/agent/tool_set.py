@@ -78,7 +78,7 @@ async def tools_for(
         foreign = (*runtime.extensions.tools_for(owner=owner), *servers)
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
     make = partial(_make, runtime, agent_id, policies, sandbox, foreign)
-    return runtime.derived.of(config, (*key, runtime.has_nodes()), make)
+    return runtime.prompting.derived.of(config, (*key, runtime.has_nodes()), make)
 
 
 async def _mcp_tools(
@@ -127,12 +127,12 @@ def _make(
         nodes=runtime.nodes,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    beside_store = Path(runtime.transcripts.folder(agent_id))
+    beside_store = Path(runtime.stores.transcripts.folder(agent_id))
     folders = list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))
 
     async def search_transcripts(query: str, limit: int, context: ToolContext) -> list[dict[str, Any]]:
         requester = SessionRef(context.agent_id, context.session_key)
-        visibility = SessionAccess(runtime.config.current, runtime.sessions, requester, context.caller)
+        visibility = SessionAccess(runtime.config.current, runtime.stores.sessions, requester, context.caller)
         hits = (await runtime.search.search(query, {agent_id: folders}, limit=limit * HITS_PER_RESULT)).results
         visible = [hit for hit in hits if await _is_visible(hit.session_id, visibility, runtime)]
         return [msgspec.to_builtins(hit) for hit in visible[:limit]]
@@ -166,7 +166,7 @@ def policies_of(
 
 async def _is_visible(session_id: str, visibility: SessionAccess, runtime: Runtime) -> bool:
     """Return whether a passage of this transcript may be shown. An earlier transcript has no entry any more."""
-    row = await runtime.sessions.find_session_id(session_id)
+    row = await runtime.stores.sessions.find_session_id(session_id)
     return visibility.unlimited if row is None else visibility.allows(row, "history")
 
 
@@ -200,7 +200,7 @@ async def sandbox_of(
         folders = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
         return Boundary(plan, folders, sandbox_config(config, plan.lineage[-1][0]).prune, runtime.clock)
 
-    return runtime.derived.of(config, ("sandbox", *plan.key), make)
+    return runtime.prompting.derived.of(config, ("sandbox", *plan.key), make)
 
 
 async def opener_of(runtime: Runtime, agent_id: str, session_key: str, entry: Mapping[str, Any] | None) -> PathOpener:

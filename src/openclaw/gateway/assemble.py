@@ -11,10 +11,10 @@ import inspect
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
@@ -24,7 +24,7 @@ from openclaw.agent.compaction.memory_flush import watch_compactions
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
-from openclaw.agent.runtime import Runtime
+from openclaw.agent.runtime import ModelParts, PromptParts, Runtime, Stores
 from openclaw.agent.spend.budget import BilledSpeech
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
@@ -32,7 +32,7 @@ from openclaw.agent.window.tokens import TokenMeasures
 from openclaw.channels.base import BUILT_IN, ChannelKinds, NativeCommand
 from openclaw.channels.manager import ChannelManager
 from openclaw.clock import Clock
-from openclaw.cluster.claims import SESSION, Claims, SoleClaims, session_name
+from openclaw.cluster.claims import SESSION, SoleClaims, session_name
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
@@ -109,20 +109,15 @@ from openclaw.scheduler.turns import ScheduledTurns
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
 from openclaw.sessions.system_events import SessionNotes
-from openclaw.storage.blobs import BlobStore
 from openclaw.storage.disk_errors import Repairs
-from openclaw.storage.documents import DocumentStore
 from openclaw.storage.errors import Fenced, StorageRefused
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from openclaw.storage.files.import_sessions import migrate_sessions
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
-from openclaw.storage.indexed_transcript import TranscriptLines
 from openclaw.storage.inspection import storage_url
 from openclaw.storage.message_ledger import END_STATES, Ledger
-from openclaw.storage.sessions import SessionStore
-from openclaw.storage.transcripts import TranscriptStore
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool
@@ -207,7 +202,7 @@ async def open_gateway(
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
 
     runtime.wake = wake
-    await runtime.notes.load(partial(has_ended, runtime.ledger))
+    await runtime.notes.load(partial(has_ended, runtime.stores.ledger))
     watch_approvals(gateway)
     watch_compactions(runtime)
     if not only_reads:
@@ -239,47 +234,32 @@ async def open_runtime(
         state_dir=Path(state_dir),
         clock=clock,
         config=config,
-        sessions=stores.sessions,
-        transcripts=stores.transcripts,
-        ledger=stores.ledger,
-        blobs=stores.blobs,
-        documents=stores.documents,
-        close_stores=stores.close,
-        on_files=stores.lines is None,
-        claims=stores.claims,
-        catalogue=catalogue,
-        look_for_models=catalogue.look_again,
+        stores=stores,
+        models=ModelParts(
+            catalogue=catalogue,
+            rescan=catalogue.look_again,
+            calls=model_calls,
+            failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
+            measures=TokenMeasures(),
+            hygiene=Hygiene(),
+            spending=Spending(stores.lines),
+        ),
+        prompting=PromptParts(
+            snapshots=WorkspaceSnapshots(state_dir, clock, stores.documents),
+            cache=PromptCache(),
+            reports=ReportStore(stores.blobs),
+            derived=derived,
+            hooks=CompactionHooks(),
+            compacting=CompactionsUnderWay(),
+        ),
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
-        model_calls=model_calls,
-        failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
-        snapshots=WorkspaceSnapshots(state_dir, clock, stores.documents),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(stores.documents, clock),
         wake=None,
         memories=memories,
-        hooks=CompactionHooks(),
-        derived=derived,
-        prompts=PromptCache(),
-        reports=ReportStore(stores.blobs),
-        compacting=CompactionsUnderWay(),
-        measures=TokenMeasures(),
-        hygiene=Hygiene(),
-        spending=Spending(stores.lines),
         search=TranscriptSearch(SearchIndex(state_dir, visible_text), stores.lines),
     )
-
-
-class OpenStores(NamedTuple):
-    sessions: SessionStore
-    transcripts: TranscriptStore
-    ledger: Ledger
-    blobs: BlobStore
-    documents: DocumentStore
-    close: Callable[[], Awaitable[None]]
-    claims: Claims
-    lines: TranscriptLines | None = None
-    """Reads the transcripts if they are not files."""
 
 
 async def open_stores(
@@ -290,7 +270,7 @@ async def open_stores(
     repairs: Repairs,
     *,
     only_reads: bool = False,
-) -> OpenStores:
+) -> Stores:
     """Opens the stores on files, or on the database that the configuration names."""
     if (url := storage_url(config, environ)) is not None:
         return await _open_postgres(url, state_dir, config, clock, only_reads=only_reads)
@@ -306,10 +286,18 @@ async def open_stores(
         await ledger.close()
 
     blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir, repairs)
-    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, SoleClaims())
+    return Stores(
+        sessions=sessions,
+        transcripts=transcripts,
+        ledger=ledger,
+        blobs=blobs,
+        documents=documents,
+        close=close,
+        claims=SoleClaims(),
+    )
 
 
-async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> OpenStores:
+async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> Stores:
     try:
         from openclaw.cluster.membership import Membership
         from openclaw.cluster.postgres_claims import PostgresClaims
@@ -365,7 +353,16 @@ async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock,
 
     claims.on_lost(SESSION, settle)
     blobs = PostgresBlobStore(database, state_dir)
-    return OpenStores(sessions, transcripts, ledger, blobs, documents, close, claims, lines=transcripts)
+    return Stores(
+        sessions=sessions,
+        transcripts=transcripts,
+        ledger=ledger,
+        blobs=blobs,
+        documents=documents,
+        close=close,
+        claims=claims,
+        lines=transcripts,
+    )
 
 
 def build_gateway(
@@ -373,7 +370,11 @@ def build_gateway(
 ) -> Gateway:
     """The parts that serve clients and channels, without runs."""
     clock, state_dir = runtime.clock, str(runtime.state_dir)
-    broadcaster, disk, known_devices = Broadcaster(), DiskCheck(state_dir, clock), Devices(runtime.documents, clock)
+    broadcaster, disk, known_devices = (
+        Broadcaster(),
+        DiskCheck(state_dir, clock),
+        Devices(runtime.stores.documents, clock),
+    )
 
     def publish_health(health: dict[str, Any]) -> None:
         broadcaster.publish("health", health, state_version=gateway.state_version())
@@ -386,9 +387,11 @@ def build_gateway(
         broadcaster=broadcaster,
         presence=Presence(clock),
         devices=known_devices,
-        nodes=Nodes(runtime.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes),
-        pairing=PairingStore(runtime.documents, clock),
-        names=ResolvedNames(runtime.documents),
+        nodes=Nodes(
+            runtime.stores.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes
+        ),
+        pairing=PairingStore(runtime.stores.documents, clock),
+        names=ResolvedNames(runtime.stores.documents),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
         auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
@@ -410,9 +413,9 @@ def build_gateway(
         config=lambda: runtime.config.current,
         clock=runtime.clock,
         state_dir=str(runtime.state_dir),
-        blobs=runtime.blobs,
-        documents=runtime.documents,
-        claims=runtime.claims,
+        blobs=runtime.stores.blobs,
+        documents=runtime.stores.documents,
+        claims=runtime.stores.claims,
         receive=lambda inbound: gateway.pipeline.receive(inbound),
         admits=lambda inbound: gateway.pipeline.admits(inbound),
         notice=lambda inbound: gateway.pipeline.notice(inbound),
@@ -438,11 +441,11 @@ async def add_extensions(gateway: Gateway) -> None:
     )
     points = runtime.extensions = await load_extensions(runtime.config.current, str(runtime.state_dir), taken)
     for name, hook in points.compaction:
-        runtime.hooks.on(name, hook)
+        runtime.prompting.hooks.on(name, hook)
     for kind in points.channels.values():
         kinds.add(kind)
     for api, provider in points.providers.items():
-        gateway.runtime.model_calls.add_provider(api, provider)
+        gateway.runtime.models.calls.add_provider(api, provider)
     for method in points.methods.values():
         gateway.methods.add_own(method.name, method.right, extension_method(method))
     gateway.routes = [*map(extension_route, points.routes), *gateway.routes]
@@ -470,14 +473,14 @@ def add_message_flow(gateway: Gateway) -> None:
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
     gateway.maintenance = Maintenance(runtime, dispatcher, gateway.transcript_folders)
-    if not runtime.claims.alone and runtime.claims.node:
+    if not runtime.stores.claims.alone and runtime.stores.claims.node:
         # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
-        stores = cast("PostgresSessionStore", runtime.sessions), cast("PostgresLedger", runtime.ledger)
-        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.claims), stores)
+        stores = cast("PostgresSessionStore", runtime.stores.sessions), cast("PostgresLedger", runtime.stores.ledger)
+        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.stores.claims), stores)
     transcriber = Transcriber(
         lambda: runtime.config.current,
-        runtime.blobs,
-        gateway.runtime.model_calls.keys,
+        runtime.stores.blobs,
+        gateway.runtime.models.calls.keys,
         gateway.environ,
         BilledSpeech(runtime),
     )
@@ -553,7 +556,7 @@ def add_scheduler(gateway: Gateway) -> None:
     )
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
-    documents = gateway.runtime.documents
+    documents = gateway.runtime.stores.documents
     gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
     gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
     gateway.scheduler, gateway.shared_state = SchedulerService(gateway), SharedState(gateway)
@@ -643,13 +646,13 @@ async def close_gateway(gateway: Gateway) -> None:
         runtime.processes.close,
         gateway.browsers.close,
         runtime.memories.close,
-        gateway.runtime.model_calls.close,
+        gateway.runtime.models.calls.close,
     ):
         with contextlib.suppress(Fenced):  # A node that was given up writes nothing more, and is closed all the same.
             await close()
     with contextlib.suppress(OSError, Fenced):
         await runtime.notes.synced()
-    await runtime.close_stores()
+    await runtime.stores.close()
 
 
 # Extensions

@@ -59,12 +59,12 @@ class ChannelServices:
     def __init__(self, runtime: Runtime, channels: ChannelManager) -> None:
         self._config = runtime.config
         self.clock = runtime.clock
-        self.ledger = runtime.ledger
+        self.ledger = runtime.stores.ledger
         self.may_send = runtime.may_send
         self.channels = channels
-        alone, documents = runtime.claims.alone, runtime.documents
+        alone, documents = runtime.stores.claims.alone, runtime.stores.documents
         self.delivery = Delivery(
-            runtime.ledger,
+            runtime.stores.ledger,
             channels,
             runtime.clock,
             is_ours=None if alone else channels.is_ours,

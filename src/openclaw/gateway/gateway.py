@@ -170,7 +170,7 @@ class Gateway:
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], object] = lambda: None
-        transcripts = self.runtime.transcripts
+        transcripts = self.runtime.stores.transcripts
         self.state_watch = StateWatch(self.runtime.state_dir, lambda agent: Path(transcripts.folder(agent)))
 
     # What the configuration says about sessions
@@ -182,7 +182,9 @@ class Gateway:
     def agent_ids(self) -> list[str]:
         """The default agent first, then the other configured ones, then those that only have sessions left."""
         config = self.runtime.config.current
-        return list(dict.fromkeys([default_agent_id(config), *agent_ids(config), *self.runtime.sessions.agent_ids]))
+        return list(
+            dict.fromkeys([default_agent_id(config), *agent_ids(config), *self.runtime.stores.sessions.agent_ids])
+        )
 
     def canonical_key(self, key: str | None) -> str:
         config = self.runtime.config.current
@@ -212,7 +214,7 @@ class Gateway:
 
     def transcript_folders(self) -> dict[str, list[Path]]:
         """The folders that hold each agent's transcripts: beside the session store, and the usual one."""
-        transcripts, state_dir = self.runtime.transcripts, str(self.runtime.state_dir)
+        transcripts, state_dir = self.runtime.stores.transcripts, str(self.runtime.state_dir)
         return {
             agent: list(dict.fromkeys([Path(transcripts.folder(agent)), Path(sessions_dir(state_dir, agent))]))
             for agent in self.agent_ids()
@@ -377,7 +379,7 @@ class Gateway:
         if days <= 0:
             return Compressed()
         before = self.runtime.clock.now_ms() - days * DAY_MS
-        return await self.runtime.transcripts.compress(self.agent_ids(), before, most=most)
+        return await self.runtime.stores.transcripts.compress(self.agent_ids(), before, most=most)
 
     async def maintain_sessions(self) -> None:
         """Keeps the sessions within ``session.maintenance``. Several Gateways on one database keep all of them."""
@@ -386,7 +388,7 @@ class Gateway:
 
     async def _prune_ledger(self) -> None:
         before = self.runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS
-        while await self.runtime.ledger.prune(before):
+        while await self.runtime.stores.ledger.prune(before):
             pass  # Each call removes a few messages, so that others need not wait for the ledger.
 
     async def tell_repairs(self) -> None:

@@ -133,4 +133,4 @@ async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str
         }
         for row in listed.rows
     ]
-    return {"path": gateway.runtime.sessions.path(agent_id), "count": listed.total, "recent": recent}
+    return {"path": gateway.runtime.stores.sessions.path(agent_id), "count": listed.total, "recent": recent}

@@ -124,7 +124,7 @@ async def stored_media(gateway: Gateway, data: bytes, name: str | None, limit: S
     """A file to send, stored. Raises ``Unsendable`` if it is too large for the channel."""
     mime = content_type(data, mime or mimetypes.guess_type(name or "")[0] or "")
     data, mime, name = await within(data, mime, name or "", limit)
-    return MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name or None)
+    return MediaRef(blob=await gateway.runtime.stores.blobs.put(data), mime_type=mime, file_name=name or None)
 
 
 async def post(gateway: Gateway, message: MessageToSend) -> tuple[LedgerRow, bool]:
@@ -169,7 +169,7 @@ async def open_session(gateway: Gateway, session: SessionRef) -> None:
     def change(entry: SessionEntry | None) -> SessionEntry:
         return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
 
-    await gateway.runtime.sessions.update(session.agent_id, session.key, change)
+    await gateway.runtime.stores.sessions.update(session.agent_id, session.key, change)
 
 
 async def write_to_transcript(gateway: Gateway, message: MessageToSend) -> None:
@@ -195,7 +195,7 @@ class ChannelMessenger:
     async def carry_out(self, order: Order, attachment: Attachment | None, context: ToolContext) -> dict[str, Any]:
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         run_id = step_id(job_id, "post")
-        if (known := await self._gateway.runtime.ledger.by_run(run_id)) is not None:
+        if (known := await self._gateway.runtime.stores.ledger.by_run(run_id)) is not None:
             return await self._told(known, context)
         try:
             message = await self._message(order, attachment, context, run_id)
@@ -269,7 +269,7 @@ class ChannelMessenger:
         session = session_for(gateway, running, there.to)
         same = here is not None and _same(running, here, there)
         before, behind = marks_for(config.tools.message, order.action, here, there, same=same)
-        entry = await gateway.runtime.sessions.get(session.agent_id, session.key)
+        entry = await gateway.runtime.stores.sessions.get(session.agent_id, session.key)
         kind = running.kind.peer(there.to).kind
         if is_blocked(config.session.send_policy, session.key, entry, channel=there.channel, chat_type=kind):
             raise MessageRefused(BLOCKED, "forbidden")
@@ -301,7 +301,7 @@ class ChannelMessenger:
         """The files that the call names or holds, stored. Raises ``MessageRefused`` if one of them cannot be sent."""
         runtime = self._gateway.runtime
         limit = size_limit(runtime.config.current, there.channel, there.account_id)
-        files = await reply_files(named, runtime.blobs, context.opener, limit)
+        files = await reply_files(named, runtime.stores.blobs, context.opener, limit)
         if files.notes:
             raise MessageRefused(" ".join(files.notes))
         if attachment is None:
@@ -315,7 +315,7 @@ class ChannelMessenger:
     async def _here(self, context: ToolContext) -> Place | None:
         """The conversation that the run belongs to: its own, or the one of whoever handed the work on to it."""
         runtime = self._gateway.runtime
-        row = await runtime.ledger.by_run(context.run_id)
+        row = await runtime.stores.ledger.by_run(context.run_id)
         if row is not None and is_delivered(row.route):
             return await self._place(row.route, SessionRef(context.agent_id, context.session_key))
         key, agent_id, handed_on = context.session_key, context.agent_id, False
@@ -323,7 +323,7 @@ class ChannelMessenger:
             key, handed_on = str(source), True
         for _ in range(MOST_PARENTS):
             agent_id = parsed.agent_id if (parsed := parse_agent_key(key)) else agent_id
-            entry = await runtime.sessions.get(agent_id, key)
+            entry = await runtime.stores.sessions.get(agent_id, key)
             if not (parent := (entry or {}).get("spawnedBy")):
                 break
             key, handed_on = str(parent), True
@@ -338,7 +338,7 @@ class ChannelMessenger:
         return None
 
     async def _place(self, route: dict[str, Any], session: SessionRef) -> Place:
-        entry = await self._gateway.runtime.sessions.get(session.agent_id, session.key)
+        entry = await self._gateway.runtime.stores.sessions.get(session.agent_id, session.key)
         group = chat_type_of(session.key) != "direct"
         return Place(
             channel=str(route["channel"]),

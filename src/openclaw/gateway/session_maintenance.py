@@ -131,7 +131,7 @@ class Maintenance:
     async def _due(self, agent_id: str, limits: MaintenanceLimits) -> list[SessionRow]:
         """The sessions to put away, the oldest first."""
         before = self._runtime.clock.now_ms() - limits.age_ms
-        too_many = await self._runtime.sessions.count(agent_id) - limits.entries
+        too_many = await self._runtime.stores.sessions.count(agent_id) - limits.entries
         due: list[SessionRow] = []
         for row in await self._oldest(agent_id, None if too_many > 0 else before):
             active_at = activity_at(row.entry)
@@ -142,7 +142,7 @@ class Maintenance:
 
     async def _oldest(self, agent_id: str, before: int | None = None) -> Sequence[SessionRow]:
         query = SessionQuery(agent_id=agent_id, updated_before=before, oldest_first=True, limit=PER_PASS)
-        return (await self._runtime.sessions.select(query)).rows
+        return (await self._runtime.stores.sessions.select(query)).rows
 
     def _is_kept(self, row: SessionRow) -> bool:
         """Main sessions are never put away, nor those in which something happens."""
@@ -153,7 +153,7 @@ class Maintenance:
     async def _put_away(self, row: SessionRow) -> list[str]:
         """Takes a session out of the store unless it was used meanwhile. Returns the paths of its archives."""
         session, seen = SessionRef(row.agent_id, row.key), updated_at(row.entry)
-        sessions, transcripts = self._runtime.sessions, self._runtime.transcripts
+        sessions, transcripts = self._runtime.stores.sessions, self._runtime.stores.transcripts
 
         async def remove() -> list[str]:
             entry = await sessions.get(session.agent_id, session.key)

@@ -415,7 +415,7 @@ def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, A
     """Returns the model of a session that chose none. The values are null when none can be resolved."""
     config = gateway.runtime.config.current
     try:
-        model = gateway.runtime.catalogue().default_for(config, agent_id or default_agent_id(config))
+        model = gateway.runtime.models.catalogue().default_for(config, agent_id or default_agent_id(config))
     except UnknownModel:
         return {"modelProvider": None, "model": None, "contextTokens": None}
     return {"modelProvider": model.provider, "model": model.id, "contextTokens": model.context_window}
@@ -429,7 +429,7 @@ class Listed(NamedTuple):
 
 async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
     """Returns the newest sessions of an agent without reserved keys. It does not walk through the whole store."""
-    sessions = gateway.runtime.sessions
+    sessions = gateway.runtime.stores.sessions
     shared = gateway.runtime.config.current.session.scope == "global"
     reserved = [key for key in RESERVED_KEYS if key != "global" or not shared]
     held_back = [key for key in reserved if await sessions.get(agent_id, key) is not None]

@@ -91,7 +91,7 @@ async def within_reach(
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
     opener = await opener_of(runtime, session.agent_id, session.key, entry)
-    media = [await _placed(runtime.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
+    media = [await _placed(runtime.stores.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
     notes = [
         f"The picture {short_file_name(one.file_name or '') or one.path or 'that came along'} "
         f"is {short_name(one.mime_type)}, which you cannot see. "

@@ -69,15 +69,15 @@ class Held:
 
     async def keep(self, inbound: Inbound) -> None:
         """Writes a message down before it waits. Returns when it is on disk."""
-        await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
+        await self._runtime.stores.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
 
     async def change(self, inbound: Inbound) -> None:
         """Writes down the new words of a message that waits. Returns when they are on disk."""
-        await self._runtime.ledger.update_held(held_key(inbound), msgspec.json.encode(inbound))
+        await self._runtime.stores.ledger.update_held(held_key(inbound), msgspec.json.encode(inbound))
 
     async def release(self, items: Sequence[Inbound]) -> None:
         """Forgets messages that were taken in or turned away."""
-        await self._runtime.ledger.release_held([held_key(item) for item in items])
+        await self._runtime.stores.ledger.release_held([held_key(item) for item in items])
 
     async def retry_until_taken(self, items: list[Inbound]) -> None:
         """Takes in the messages of one turn, and tells their sender if it has to give them up."""
@@ -124,7 +124,7 @@ class Held:
                 tasks.append(asyncio.create_task(give_up, name="give up a message"))
                 continue
             try:
-                await self._runtime.ledger.count_held_attempt(held.key)
+                await self._runtime.stores.ledger.count_held_attempt(held.key)
             except Exception as error:
                 log.warning("an attempt to take in %s could not be counted: %s", held.key, error)
             tasks.append(start(inbound))
@@ -135,7 +135,7 @@ class Held:
         return [Waiting(held, _read_or_none(held), self._problems.get(held.key, "")) for held in await self._rows()]
 
     async def _rows(self) -> list[HeldMessage]:
-        return await self._runtime.ledger.held()
+        return await self._runtime.stores.ledger.held()
 
     def close(self) -> None:
         """Ends the attempts. The next start takes up what was not taken."""
@@ -155,7 +155,7 @@ class Held:
         reason = Reason(ReasonCode.NOT_TAKEN, problem)
         text = "\n".join(item.text for item in items)
         try:
-            entry = await self._runtime.sessions.get(agent, main_session_key(config, agent))
+            entry = await self._runtime.stores.sessions.get(agent, main_session_key(config, agent))
         except Exception as error:
             log.error("message %s cannot be given up yet: %s", ", ".join(keys), error)
             return False
@@ -175,7 +175,7 @@ class Held:
         log.error("message %s is given up: %s", ", ".join(keys), problem)
         try:
             await self._notices.post(accept, [f"⚠️ {reason_text(reason)}"], state="failed", reason=reason)
-            await self._runtime.ledger.release_held(keys)
+            await self._runtime.stores.ledger.release_held(keys)
         except Exception as error:
             log.error("that could not be written down; it is tried again: %s", error)
             return False

@@ -88,10 +88,10 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def catalogue(self) -> Catalogue:
-        return self.runtime.catalogue()
+        return self.runtime.models.catalogue()
 
     async def entry(self, session: SessionRef) -> SessionEntry | None:
-        return await self.runtime.sessions.get(session.agent_id, session.key)
+        return await self.runtime.stores.sessions.get(session.agent_id, session.key)
 
 
 class Handled(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ class Notices:
         """Writes a command to the ledger, where it stays open until ``end``. Returns False if it was there before."""
         body = MessageBody(prompt=message.text, command=True)
         accept = message.for_ledger(await self._session_id(message.facts.session), body, message.run_id)
-        row, new = await self._runtime.ledger.accept(accept, step="running")
+        row, new = await self._runtime.stores.ledger.accept(accept, step="running")
         if new:
             self._open_commands[row.id] = row.session_key
         return row, new
@@ -106,7 +106,7 @@ class Notices:
 
     async def end_interrupted(self, session: SessionName | None = None) -> None:
         """Ends the commands that an earlier process began, in one session or in all, and says so in their chats."""
-        for row in await self._runtime.ledger.unfinished(session):
+        for row in await self._runtime.stores.ledger.unfinished(session):
             if row.body.command and row.id not in self._open_commands:
                 text = INTERRUPTED.format(command=shortened(row.body.prompt or "", LONGEST_COMMAND))
                 await self.end(row, text, ReasonCode.COMMAND_INTERRUPTED, state="failed")
@@ -127,7 +127,7 @@ class Notices:
         result = {"text": said} if said else None
         try:
             new = await until_written(
-                lambda: runtime.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
+                lambda: runtime.stores.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
                 runtime.clock.sleep,
                 unknown_tries=FOREVER,
             )
@@ -150,7 +150,7 @@ class Notices:
 
     async def tell_owner(self, session: SessionRef, text: str) -> None:
         """Says something that concerns no message, in the session and where its last message came from."""
-        entry, run_id = await self._runtime.sessions.get(session.agent_id, session.key), str(uuid.uuid4())
+        entry, run_id = await self._runtime.stores.sessions.get(session.agent_id, session.key), str(uuid.uuid4())
         if entry is None:
             return
         accept = Accept(
@@ -193,7 +193,7 @@ class Notices:
     async def _session_id(self, session: SessionRef, *, make: bool = False) -> str:
         """The id of the session. Without a session it is empty, unless ``make`` asks for a new one."""
         runtime = self._runtime
-        entry = await runtime.sessions.get(session.agent_id, session.key)
+        entry = await runtime.stores.sessions.get(session.agent_id, session.key)
         if entry is None and make:
             now = runtime.clock.now_ms()
             entry, _ = await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), now)
@@ -236,7 +236,7 @@ class Notices:
             parts, result = [], {**(result or {}), "withheld": True}
             if state == "answered":
                 state, reason = "silent", Reason(ReasonCode.SEND_POLICY)
-        row, new = await self._runtime.ledger.post(accept, parts, state=state, reason=reason, result=result)
+        row, new = await self._runtime.stores.ledger.post(accept, parts, state=state, reason=reason, result=result)
         if parts:
             self._wake_delivery()
         return row, new
@@ -275,11 +275,11 @@ class Notices:
         runtime = self._runtime
 
         async def append() -> str | None:
-            entry = await runtime.sessions.get(session.agent_id, session.key)
+            entry = await runtime.stores.sessions.get(session.agent_id, session.key)
             if entry is None:
                 return None
             ref, home = transcript_ref(session.agent_id, entry), home_of(runtime, session.agent_id)
-            transcript = await runtime.transcripts.open(ref, cwd=home)
+            transcript = await runtime.stores.transcripts.open(ref, cwd=home)
             assert transcript is not None
             return await transcript.append({"type": "message", "message": message}, entry_id=entry_id, durable=True)
 

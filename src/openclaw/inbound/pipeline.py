@@ -165,7 +165,7 @@ class Pipeline:
         self._spawn = spawn
         self.others: OtherNodes | None = None
         """The other nodes of a cluster. None with files."""
-        self._dedupe = Dedupe(runtime.ledger, runtime.clock)
+        self._dedupe = Dedupe(runtime.stores.ledger, runtime.clock)
         self._transcriber = transcriber
         self.held = Held(runtime, notices, self._take_turn)
         self._recoveries: set[asyncio.Task[None]] = set()
@@ -255,7 +255,7 @@ class Pipeline:
         rights = sender_rights(inbound, settings, await self._pairing.allowed(inbound.channel), config.commands)
         patterns = mention_patterns(config, resolved.agent_id)
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
-        entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
+        entry = await self._runtime.stores.sessions.get(resolved.agent_id, resolved.session_key)
         rules = group_rules(settings, inbound)
         mention_needed = needs_mention(entry, rules, inbound.channel, patterns)
         deciding = partial(
@@ -270,7 +270,7 @@ class Pipeline:
         if not addressed.process:
             history = history_key(inbound, settings, resolved.agent_id)
             limit = history_limit(config, settings)
-            await record_pending(self._runtime.ledger, history, history_entry(inbound), limit)
+            await record_pending(self._runtime.stores.ledger, history, history_entry(inbound), limit)
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
@@ -337,7 +337,7 @@ class Pipeline:
         The ticket of ``admit`` keeps that order, and limits how many messages are worked on at once.
         """
         admission, session = self._dispatcher.admission, message.facts.session
-        key, claims = session.key, self._runtime.claims
+        key, claims = session.key, self._runtime.stores.claims
         if not claims.alone and self.others is not None:
             owner = await claims.claim(session_name(session.agent_id, key))
             if not owner.mine:
@@ -369,7 +369,7 @@ class Pipeline:
         if isinstance(outcome, Handled):
             return await self._write_down(message, outcome)
         # Commands come before the send policy, so that a command can lift the block.
-        entry = await self._runtime.sessions.get(session.agent_id, session.key)
+        entry = await self._runtime.stores.sessions.get(session.agent_id, session.key)
         kind = inbound.peer.kind if inbound else None
         if is_blocked(config.session.send_policy, session.key, entry, channel=message.policy_channel, chat_type=kind):
             if inbound is None:
@@ -393,7 +393,7 @@ class Pipeline:
             if inbound.peer.kind != "direct":
                 place = history_key(inbound, message.settings, session.agent_id)
                 limit = history_limit(config, message.settings)
-                pending = await pending_history(self._runtime.ledger, place, limit)
+                pending = await pending_history(self._runtime.stores.ledger, place, limit)
             # Who only mentions the agent asks about what was said before.
             if is_empty(inbound, outcome.text) and not (pending.entries and message.facts.mentioned):
                 return Empty()
@@ -413,7 +413,7 @@ class Pipeline:
         record = self._dispatcher.index.get(message.run_id)
         row = record.row if record else None
         if row is None and message.reads_commands and may_be_command(message.text):
-            row = await self._runtime.ledger.by_run(message.run_id)
+            row = await self._runtime.stores.ledger.by_run(message.run_id)
         if row is None:
             return None
         if record is not None and message.watcher is not None:
@@ -438,7 +438,7 @@ class Pipeline:
     async def _session(self, message: Incoming) -> tuple[SessionEntry, Rotation | None]:
         facts = message.facts
         if message.door == "program":
-            entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
+            entry = await self._runtime.stores.sessions.get(facts.session.agent_id, facts.session.key)
             return entry or SessionEntry(sessionId=""), None
         entry, rotation = await current_session(facts, self._runtime, self._dispatcher, message.inbound)
         if rotation is not None and message.inbound is None:
@@ -532,7 +532,7 @@ class Pipeline:
             updated.update(message.entry_fields)
             return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
-        sessions = runtime.sessions
+        sessions = runtime.stores.sessions
         known, written = await sessions.get(session.agent_id, session.key), None
         if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
             # The message waits for this write. Otherwise a power cut could keep it and lose the id of its new session.
@@ -541,7 +541,7 @@ class Pipeline:
             entry = await sessions.update(session.agent_id, session.key, touch, durable=False)
         if entry is None:
             raise SessionGone(session.key)
-        images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
+        images = [StoredImage(await runtime.stores.blobs.put(image.data), image.mime_type) for image in message.images]
         body = msgspec.structs.replace(body, images=[*body.images, *images])
         channel = str(message.route.get("channel", message.source))
         settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
@@ -575,11 +575,11 @@ class Pipeline:
         The turn belongs to the session of that run and is answered where that run was. Only the last step applies,
         because the message of that run has passed the others.
         """
-        row = await self._runtime.ledger.by_run(run_id)
+        row = await self._runtime.stores.ledger.by_run(run_id)
         if row is None:
             return None
         if self.others is not None:
-            owner = await self._runtime.claims.claim(session_name(row.agent_id, row.session_key))
+            owner = await self._runtime.stores.claims.claim(session_name(row.agent_id, row.session_key))
             if not owner.mine:
                 return await self.others.wake(owner.node, run_id, text, own_id)
         zone = user_zone(self._runtime.config.current)
@@ -632,8 +632,8 @@ class Pipeline:
             resolved = resolve_route(self._runtime.config.current, inbound)
             owner = None
             if self.others is not None:
-                owner = await self._runtime.claims.owner(session_name(resolved.agent_id, resolved.session_key))
-            if self.others is None or owner in (None, self._runtime.claims.node):
+                owner = await self._runtime.stores.claims.owner(session_name(resolved.agent_id, resolved.session_key))
+            if self.others is None or owner in (None, self._runtime.stores.claims.node):
                 self._runtime.notes.add(resolved.session_key, inbound.text)
             else:
                 await self.others.note(owner, resolved.session_key, inbound.text)
@@ -658,7 +658,7 @@ class Pipeline:
                 inbound.message_id,
             )
         elif row is None:
-            notes = await self._runtime.ledger.rejected([inbound.message_id])
+            notes = await self._runtime.stores.ledger.rejected([inbound.message_id])
             here = [note for note in notes if note.channel == inbound.channel and note.chat == inbound.to]
             if any(note.code is ReasonCode.NOT_ADDRESSED for note in here):
                 await self.receive(inbound)
@@ -686,7 +686,7 @@ class Pipeline:
         """The message that a platform speaks of, if a run was made of it and its sender may still write."""
         if not await self.admits(inbound):
             return None
-        rows = await accepted_rows(self._runtime.ledger, inbound)
+        rows = await accepted_rows(self._runtime.stores.ledger, inbound)
         return rows[0] if rows and not rows[0].body.command and rows[0].body.prompt is not None else None
 
     async def _take_back(self, inbound: Inbound, row: LedgerRow) -> bool:
@@ -742,7 +742,7 @@ class Pipeline:
 
     async def _remember(self, note: RejectedMessage) -> None:
         try:
-            await self._runtime.ledger.note_rejected(note)
+            await self._runtime.stores.ledger.note_rejected(note)
         except Exception as error:
             log.warning("that %s message %s was not taken in is not noted: %s", note.channel, note.message_id, error)
 
@@ -779,13 +779,15 @@ class Pipeline:
 
     async def _with_known_names(self, inbound: Inbound) -> Inbound:
         config, channel, settings = self._runtime.config.current, inbound.channel, self._settings(inbound)
-        people = self._runtime.derived.of(config, ("names", channel), lambda: names_of_people(config, channel))
+        people = self._runtime.prompting.derived.of(
+            config, ("names", channel), lambda: names_of_people(config, channel)
+        )
         return await self._names.recognise(inbound, settings, people)
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:
         config, channel, account = self._runtime.config.current, inbound.channel, inbound.account_id
         key = ("channel settings", channel, account)
-        return self._runtime.derived.of(config, key, lambda: channel_settings(config, channel, account))
+        return self._runtime.prompting.derived.of(config, key, lambda: channel_settings(config, channel, account))
 
     def _window(self, inbound: Inbound) -> int:
         return debounce_ms(self._runtime.config.current.messages.inbound, inbound.channel)

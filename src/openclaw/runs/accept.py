@@ -99,7 +99,9 @@ class Acceptance:
         faults.point("accept.before")
         lane.coming += 1
         try:
-            row, new = await self._runtime.ledger.accept(message, step="running" if runs_at_once else None, after=after)
+            row, new = await self._runtime.stores.ledger.accept(
+                message, step="running" if runs_at_once else None, after=after
+            )
         except Fenced:
             raise
         except Exception as error:
@@ -148,7 +150,7 @@ class Acceptance:
 
     def _adopt(self, row: LedgerRow) -> bool:
         """Run a message without an end that no run of this process has. Returns False if there is nothing to do."""
-        owned = self._runtime.claims.owns(session_name(row.agent_id, row.session_key))
+        owned = self._runtime.stores.claims.owns(session_name(row.agent_id, row.session_key))
         if row.ended_at is not None or row.body.command or not owned or self._stopping or self._index.get(row.run_id):
             return False
         run = Run(row, recovered=True)
@@ -209,7 +211,7 @@ class Acceptance:
         row = run.row
         try:
             text = f"{overflow_text([row.body])}\n\n{row.body.prompt or ''}".lstrip("\n")
-            blocks = [TextBlock(text=text), *await load_images(row.body, self._runtime.blobs)]
+            blocks = [TextBlock(text=text), *await load_images(row.body, self._runtime.stores.blobs)]
         except Exception:
             return False  # The message gets its own run, which reports the problem with its pictures.
         source = INTERNAL if row.body.internal else None
@@ -245,7 +247,7 @@ class Acceptance:
 
     async def _absorb_into_next(self, dropped: Run, heir: Run, body: MessageBody, cap: str) -> None:
         """End a dropped message. In the same write, the next message gets its beginning, in ``body``."""
-        ledger, reason = self._runtime.ledger, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap)
+        ledger, reason = self._runtime.stores.ledger, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap)
         try:
             await self._books.until_written(lambda: ledger.absorb(heir.row.id, {dropped.row.id: reason}, body=body))
         except Fenced:

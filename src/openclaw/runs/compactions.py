@@ -234,11 +234,11 @@ class Compactions:
         return self._job(prepared, transcript, "manual")
 
     async def _open(self, agent_id: str, key: str, *, create: bool = False) -> Transcript | None:
-        entry = await self._runtime.sessions.get(agent_id, key)
+        entry = await self._runtime.stores.sessions.get(agent_id, key)
         if entry is None:
             return None
         ref, home = transcript_ref(agent_id, entry), home_of(self._runtime, agent_id)
-        return await self._runtime.transcripts.open(ref, cwd=home, create=create)
+        return await self._runtime.stores.transcripts.open(ref, cwd=home, create=create)
 
     async def stop(self) -> None:
         """Cancels the compactions. A later run starts them again."""

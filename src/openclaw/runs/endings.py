@@ -216,7 +216,7 @@ class Endings:
         if steered is not None:
             run.absorb(steered)
             reason, by = Reason(ReasonCode.STEERED, run.run_id), {"answeredBy": run.run_id}
-            end = partial(self._runtime.ledger.finish, steered.row.id, "superseded", reason=reason, result=by)
+            end = partial(self._runtime.stores.ledger.finish, steered.row.id, "superseded", reason=reason, result=by)
             self._books.in_background(self._books.until_written(end, tries=FOREVER))
 
     def report(self, run: Run, result: RunResult, reason: Reason) -> None:
@@ -273,7 +273,7 @@ class Endings:
                 ending = WITHHELD
             parts = []
         await self._books.until_written(
-            lambda: self._runtime.ledger.finish(
+            lambda: self._runtime.stores.ledger.finish(
                 row_id, ending.state, reason=ending.reason, result=summary | disk.noted(), outbox=parts, written=written
             ),
             disk,
@@ -296,7 +296,7 @@ class Endings:
                 raise
             except Exception:
                 log.exception("nor can a notice be sent for %s", run.run_id)
-                await self._runtime.ledger.finish(run.row.id, ending.state, reason=ending.reason)
+                await self._runtime.stores.ledger.finish(run.row.id, ending.state, reason=ending.reason)
 
         with contextlib.suppress(UnknownMessage):
             await self._books.until_written(end, run.disk, FOREVER)
@@ -307,7 +307,7 @@ class Endings:
         sending = await run.settle_reply()
         if not sending and not run.row.attempts:
             return []
-        ledger, row_id = self._runtime.ledger, run.row.id
+        ledger, row_id = self._runtime.stores.ledger, run.row.id
         return await self._books.until_written(lambda: ledger.outbox_of(row_id), run.disk, tries)
 
     async def _parts(

@@ -79,7 +79,7 @@ class Performer:
                 return  # The lane has the message again, after the turn that names the dropped messages.
             await self._collect(batch)
             async with self._limits.turn(lane.key) or contextlib.nullcontext():
-                crashes = await crashes_of(run, self._runtime.ledger)
+                crashes = await crashes_of(run, self._runtime.stores.ledger)
                 async with self._suspects.alone(crashes):
                     await self._attempt(lane, run, crashes)
         except Fenced:
@@ -101,7 +101,7 @@ class Performer:
 
         Returns whether it did. Collected messages have that in their own prompt.
         """
-        row, text, ledger = run.row, overflow_text([run.row.body]), self._runtime.ledger
+        row, text, ledger = run.row, overflow_text([run.row.body]), self._runtime.stores.ledger
         if not text or row.attempts or run.collected:
             return False
         body = msgspec.structs.replace(
@@ -134,7 +134,7 @@ class Performer:
         images = [image for body in bodies for image in body.images]
         reason = Reason(ReasonCode.COLLECTED, run.run_id)
         ended = {other.row.id: reason for other in others}
-        ledger, row_id = self._runtime.ledger, run.row.id
+        ledger, row_id = self._runtime.stores.ledger, run.row.id
         body = msgspec.structs.replace(
             bodies[-1], prompt=prompt, written="", images=images, dropped_count=0, dropped_lines=[]
         )
@@ -220,7 +220,7 @@ class Performer:
         row, body = run.row, run.row.body
         if body.prompt is None:
             raise Unanswerable("what was stored of this message is damaged; send it again")
-        entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
+        entry = await self._runtime.stores.sessions.get(row.agent_id, row.session_key)
         run.verbose = body.verbose or (entry.get("verboseLevel") if entry else None)
         run.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
         return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
@@ -228,7 +228,7 @@ class Performer:
     async def _images_of(self, run: Run) -> list[ImageBlock]:
         """Load the pictures of the message. Raises ``Unanswerable`` when one of them is gone."""
         try:
-            return await load_images(run.row.body, self._runtime.blobs)
+            return await load_images(run.row.body, self._runtime.stores.blobs)
         except OSError as error:
             if is_storage_failure(error):
                 raise

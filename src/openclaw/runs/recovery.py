@@ -50,7 +50,7 @@ async def unfinished_runs(
     expired or is damaged runs alone; the others may still be collected. After an orderly stop no message can have
     crashed the earlier process.
     """
-    rows = [row for row in await runtime.ledger.unfinished(session) if not row.body.command]
+    rows = [row for row in await runtime.stores.ledger.unfinished(session) if not row.body.command]
     rows.sort(key=lambda row: (row.attempts == 0, row.id))
     now, config = runtime.clock.now_ms(), runtime.config.current.messages.queue
     runs: list[Run] = []
@@ -66,7 +66,7 @@ async def unfinished_runs(
         if row.attempts or run.expired or stopped or row.body.prompt is None:
             run.queue = QueueSettings(mode="followup")
         else:
-            entry = await runtime.sessions.get(row.agent_id, row.session_key)
+            entry = await runtime.stores.sessions.get(row.agent_id, row.session_key)
             run.queue = queue_settings(config, entry, row.source)
         runs.append(run)
     return runs
@@ -152,7 +152,7 @@ class UnconfirmedMessages:
             await clock.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_LOOK_S)
             for run_id, (session, until) in list(self._sought.items()):
-                read = partial(self._runtime.ledger.unfinished, session)
+                read = partial(self._runtime.stores.ledger.unfinished, session)
                 try:
                     rows = await self._books.until_written(read, tries=FOREVER)
                 except Fenced:

@@ -40,13 +40,13 @@ class Runs:
         self._unfinished: dict[str, list[Run]] = {}
         """Messages that an earlier process left without an end, by session. A session's lane gets them when it is
         made."""
-        self.index = RunIndex(runtime.ledger)
+        self.index = RunIndex(runtime.stores.ledger)
         """Finds a run by its id and waits for its end."""
         self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
         self.abort_elsewhere: Callable[[str, str | None, AbortReason], Awaitable[list[str]]] | None = None
         """Stops runs of a session that another node owns. None with files."""
-        self._books = books = Bookkeeping(runtime.ledger, runtime.clock)
+        self._books = books = Bookkeeping(runtime.stores.ledger, runtime.clock)
         self._endings = endings = Endings(runtime, self.index, books)
         limits, descriptors = ConcurrencyLimits(runtime.config), Descriptors(runtime.clock)
         self._acceptance = Acceptance(
@@ -164,7 +164,7 @@ class Runs:
             return False
         # The text counts from here on, even if its run begins before it is on disk.
         body = run.row.body = change(run.row.body)
-        await self._books.until_written(lambda: self._runtime.ledger.absorb(run.row.id, {}, body=body), run.disk)
+        await self._books.until_written(lambda: self._runtime.stores.ledger.absorb(run.row.id, {}, body=body), run.disk)
         run.emit(MessageWaits(reworded=True))
         return True
 
@@ -175,7 +175,7 @@ class Runs:
 
     async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do work on a session (inject, reset, delete) after the runs it has now and before those that come later."""
-        claims = self._runtime.claims
+        claims = self._runtime.stores.claims
         if not claims.alone:
             default = default_agent_id(self._runtime.config.current)
             await claims.acquire(session_name(agent_of(session_key, default_agent=default), session_key))

@@ -21,7 +21,7 @@ from openclaw.sessions.reset import (
     PreviousSession,
     Reason,
     Rotation,
-    Stores,
+    SessionState,
     mark,
     previous_sessions,
     resumed_entry,
@@ -68,7 +68,7 @@ def choose(listed: Sequence[PreviousSession], wanted: str | int | None) -> Previ
 
 
 async def resume(
-    stores: Stores,
+    state: SessionState,
     agent_id: str,
     key: str,
     wanted: str | int | PreviousSession | None,
@@ -80,16 +80,16 @@ async def resume(
 
     A ``PreviousSession`` is resumed as it is; the caller has made sure that no other key uses it.
     """
-    before = await stores.sessions.get(agent_id, key)
+    before = await state.stores.sessions.get(agent_id, key)
     if before is None:
         raise NotResumable("There is no earlier session here to resume.")
     chosen = wanted if isinstance(wanted, PreviousSession) else choose(previous_sessions(before), wanted)
     if chosen.session_id == before["sessionId"]:
         raise NotResumable("That session is the current one already.")
     ref = TranscriptRef(agent_id=agent_id, session_id=chosen.session_id, file=chosen.session_file)
-    if await stores.transcripts.locate(ref) is None:
+    if await state.stores.transcripts.locate(ref) is None:
         raise NotResumable(f"The transcript of session {chosen.session_id} is gone from the disk; choose another one.")
-    remember = await was_used(stores, agent_id, before)
+    remember = await was_used(state, agent_id, before)
     replaced: list[SessionEntry] = []
 
     def change(current: SessionEntry | None) -> SessionEntry | None:
@@ -98,14 +98,14 @@ async def resume(
         replaced.append(cast("SessionEntry", dict(current)))
         return resumed_entry(current, chosen, now_ms, remember=remember)
 
-    entry = await stores.sessions.update(agent_id, key, change)
+    entry = await state.stores.sessions.update(agent_id, key, change)
     if entry is None or not replaced:
         raise NotResumable("The session changed in the same moment; try again.")
     text = f"Back in an earlier session{_ended(chosen, zone)}."
     if remember:
         text += " /resume returns to the other one."
     rotation = Rotation(old=replaced[0], new=entry, reason="resume", marker_text=text)
-    await mark(stores, agent_id, rotation)
+    await mark(state, agent_id, rotation)
     return rotation
 
 
@@ -135,7 +135,7 @@ async def set_entry_fields(runtime: Runtime, session: SessionRef, changes: dict[
         kept = {name: value for name, value in fields.items() if name not in removed}
         return SessionEntry(**kept)  # type: ignore[typeddict-item]
 
-    await runtime.sessions.update(session.agent_id, session.key, change)
+    await runtime.stores.sessions.update(session.agent_id, session.key, change)
 
 
 async def stop_runs(dispatcher: Runs, session: SessionRef, reason: AbortReason) -> None:
@@ -154,15 +154,15 @@ async def delete_session(
     await stop_runs(dispatcher, session, AbortReason.DELETE)
 
     async def remove() -> list[str] | None:
-        entry = await runtime.sessions.get(session.agent_id, session.key)
+        entry = await runtime.stores.sessions.get(session.agent_id, session.key)
         if entry is None:
             return None
-        await runtime.sessions.update(session.agent_id, session.key, lambda _: None)
+        await runtime.stores.sessions.update(session.agent_id, session.key, lambda _: None)
         refs = [transcript_ref(session.agent_id, entry), *earlier_transcripts(session, entry)]
         if archive:
-            return [path for ref in refs for path in await runtime.transcripts.archive(ref, "deleted")]
+            return [path for ref in refs for path in await runtime.stores.transcripts.archive(ref, "deleted")]
         for ref in refs:
-            await runtime.transcripts.forget(ref.session_id)
+            await runtime.stores.transcripts.forget(ref.session_id)
         return []
 
     return await dispatcher.exclusively(session.key, remove)
@@ -180,10 +180,10 @@ async def take_back_turn(runtime: Runtime, dispatcher: Runs, row: LedgerRow) -> 
         await record.wait()
 
     async def leave() -> bool:
-        entry = await runtime.sessions.get(session.agent_id, session.key)
+        entry = await runtime.stores.sessions.get(session.agent_id, session.key)
         if entry is None:
             return False
-        transcript = await runtime.transcripts.open(transcript_ref(session.agent_id, entry), create=False)
+        transcript = await runtime.stores.transcripts.open(transcript_ref(session.agent_id, entry), create=False)
         return transcript is None or await _leave_turn(transcript, entry_id(row.run_id, 0))
 
     return await dispatcher.exclusively(session.key, leave)
@@ -226,7 +226,7 @@ async def take_up(
 
 async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[dict[str, Any]]:
     """Lists the earlier sessions, newest first, with the number that ``resume`` takes and a title."""
-    listed = previous_sessions(await runtime.sessions.get(session.agent_id, session.key))
+    listed = previous_sessions(await runtime.stores.sessions.get(session.agent_id, session.key))
     return [await _view(runtime, session, number, previous) for number, previous in enumerate(listed, start=1)]
 
 
@@ -235,8 +235,8 @@ async def _view(runtime: Runtime, session: SessionRef, number: int, previous: Pr
     if previous.session_file:
         entry["sessionFile"] = previous.session_file
     row = SessionRow(session.agent_id, session.key, entry)
-    begun = await first_messages(runtime.transcripts, row)
-    messages = await last_messages(runtime.transcripts, row, 20)
+    begun = await first_messages(runtime.stores.transcripts, row)
+    messages = await last_messages(runtime.stores.transcripts, row, 20)
     said = next((text for message in reversed(messages) if (text := preview_text(message).strip())), "")
     return {
         "index": number,
@@ -257,7 +257,7 @@ def earlier_transcripts(session: SessionRef, entry: SessionEntry) -> list[Transc
 
 async def wanted_session(runtime: Runtime, session: SessionRef, session_id: str) -> str | PreviousSession:
     """Finds the session that an operator names by its id. It may be one that is no longer listed."""
-    listed = previous_sessions(await runtime.sessions.get(session.agent_id, session.key))
+    listed = previous_sessions(await runtime.stores.sessions.get(session.agent_id, session.key))
     try:
         return choose(listed, session_id).session_id
     except NotResumable:
@@ -267,9 +267,9 @@ async def wanted_session(runtime: Runtime, session: SessionRef, session_id: str)
 async def _unlisted_session(runtime: Runtime, session: SessionRef, session_id: str) -> PreviousSession | None:
     """Finds a session of this agent that has a transcript but that no key lists any more."""
     ref = TranscriptRef(agent_id=session.agent_id, session_id=session_id)
-    if await runtime.transcripts.locate(ref) is None:
+    if await runtime.stores.transcripts.locate(ref) is None:
         return None
-    listed = await runtime.sessions.select(SessionQuery(ever=frozenset({session_id}), limit=1))
+    listed = await runtime.stores.sessions.select(SessionQuery(ever=frozenset({session_id}), limit=1))
     if listed.rows:
         return None
     return PreviousSession(session_id=session_id)

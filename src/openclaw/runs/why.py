@@ -142,7 +142,7 @@ async def named_message(ledger: Ledger, name: str, session_key: str | None = Non
 
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
-    ledger = runtime.ledger
+    ledger = runtime.stores.ledger
     # Queries that are asked together share one trip to the ledger's thread.
     story, calls, outbox, rejected, jobs = await asyncio.gather(
         ledger.history(row.id),

@@ -398,7 +398,7 @@ class Cron:
 
         The job of such a run may be over or gone, so the rows are looked for, not the jobs.
         """
-        kept, sessions = self._config.cron.session_retention, self._runtime.sessions
+        kept, sessions = self._config.cron.session_retention, self._runtime.stores.sessions
         if kept is False or self._runtime.clock.monotonic() < self._next_sweep:
             return
         self._next_sweep = self._runtime.clock.monotonic() + SWEEP_S
@@ -475,7 +475,7 @@ class Cron:
             raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.place}")
         if job_id in self._active:
             return {"ok": True, "ran": False, "reason": "already-running"}
-        if self._loop is None and not self._runtime.claims.alone:
+        if self._loop is None and not self._runtime.stores.claims.alone:
             return await self._ask_owner(job_id)
         due, now = self._due_at(job), self._now()
         if due is not None and due <= now:
@@ -725,7 +725,7 @@ class CronTool:
                 "their answers come to this chat."
             )
         name: Any = cast("Job", payload).get("model") if isinstance(payload, dict) else None
-        catalogue = self._runtime.catalogue()
+        catalogue = self._runtime.models.catalogue()
         try:
             model = catalogue.resolve(name) if isinstance(name, str) and name.strip() else None
         except ModelError:
@@ -739,7 +739,7 @@ class CronTool:
     async def _delivery(self, wanted: Any, context: ToolContext) -> Job:
         """Where the answers of a job go: to this chat. In the main session the model may name another place."""
         delivery: Job = {"mode": "announce", **(cast("Job", wanted) if isinstance(wanted, dict) else {})}
-        entry = await self._runtime.sessions.get(context.agent_id, context.session_key)
+        entry = await self._runtime.stores.sessions.get(context.agent_id, context.session_key)
         here = normalize_route((entry or {}).get("deliveryContext"))
         owners = await self._is_owners_main(context)
         if owners and (delivery.get("to") or delivery.get("channel") or delivery["mode"] == "none"):
@@ -753,10 +753,12 @@ class CronTool:
     async def _with_context(self, text: str, given: dict[str, Any], context: ToolContext) -> str:
         """The text of a reminder, with the last messages of the chat for whoever reads it later."""
         count = max(0, min(MOST_CONTEXT, int(given.get("contextMessages") or 0)))
-        entry = await self._runtime.sessions.get(context.agent_id, context.session_key)
+        entry = await self._runtime.stores.sessions.get(context.agent_id, context.session_key)
         transcript = None
         if entry is not None:
-            transcript = await self._runtime.transcripts.open(transcript_ref(context.agent_id, entry), create=False)
+            transcript = await self._runtime.stores.transcripts.open(
+                transcript_ref(context.agent_id, entry), create=False
+            )
         lines: list[str] = []
         for message in transcript.context().messages if transcript is not None else []:
             if isinstance(message, UserMessage) and not message.internal:

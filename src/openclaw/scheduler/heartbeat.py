@@ -99,7 +99,7 @@ class Heartbeats:
         self._publish = publish
         self._runtime = turns.runtime
         self._document: SharedDocument[_State] = SharedDocument(
-            self._runtime.documents,
+            self._runtime.stores.documents,
             FILE_NAME,
             _State,
             lambda data: msgspec.json.decode(data, type=_State),
@@ -138,7 +138,7 @@ class Heartbeats:
         self._started_at = self._runtime.clock.now_ms()
         self._running, self._heard_of = True, self._runtime.notes.waking_ids()
         for beat in list(self._state.under_way.values()):
-            if await self._runtime.ledger.by_run(beat.run_id) is None:
+            if await self._runtime.stores.ledger.by_run(beat.run_id) is None:
                 await self._forget(beat)  # It was never accepted, so nothing has happened.
             else:
                 resumed = self._spawn(self._ended(beat), f"heartbeat {beat.run_id}")
@@ -262,7 +262,7 @@ class Heartbeats:
 
         Another node may run the heartbeats. It hears of the note that the agent is to be told of, and wakes it.
         """
-        if self._running or self._runtime.claims.alone:
+        if self._running or self._runtime.stores.claims.alone:
             self._requested[agent_id] = reason
             self._woken.set()
 
@@ -274,7 +274,7 @@ class Heartbeats:
         A session that stays busy is woken later, and the caller need not wait for it.
         """
         own = str(uuid.uuid5(uuid.UUID(run_id), "heartbeat"))
-        if await self._runtime.ledger.by_run(own) is not None:
+        if await self._runtime.stores.ledger.by_run(own) is not None:
             # An earlier process began it, and ``start`` deals with its answer.
             outcome = await self._turns.ended(own)
             return Beat("failed", outcome.error) if outcome.status == "error" else Beat("ran")
@@ -348,7 +348,7 @@ class Heartbeats:
     async def _is_unused(self, agent_id: str, settings: Heartbeat, path: Path) -> bool:
         """Whether nobody has talked to the agent, listed anything or configured heartbeats. Then none is paid for."""
         session = self.session(agent_id)
-        talked = await self._runtime.sessions.get(session.agent_id, session.key) is not None
+        talked = await self._runtime.stores.sessions.get(session.agent_id, session.key) is not None
         return not talked and settings == Heartbeat() and not await asyncio.to_thread(path.exists)
 
     async def _target(self, agent_id: str) -> AnnounceTarget:
@@ -403,7 +403,7 @@ class Heartbeats:
         text, route = outcome.text, target.route
         told: dict[str, Any] = {"preview": clipped(text, LONGEST_PREVIEW), "indicatorType": "alert"}
         main = self._turns.main_session(beat.agent_id)
-        entry: dict[str, Any] = dict(await self._runtime.sessions.get(main.agent_id, main.key) or {})
+        entry: dict[str, Any] = dict(await self._runtime.stores.sessions.get(main.agent_id, main.key) or {})
         sent_at = entry.get("lastHeartbeatSentAt")
         mine = entry.get("lastHeartbeatRun") == beat.run_id
         recent = isinstance(sent_at, int | float) and beat.started_at - sent_at < DAY_MS
@@ -426,7 +426,7 @@ class Heartbeats:
             noted = {"lastHeartbeatText": text, "lastHeartbeatSentAt": beat.started_at, "lastHeartbeatRun": beat.run_id}
             return cast("SessionEntry", {**current, **noted})
 
-        await self._runtime.sessions.update(main.agent_id, main.key, remember)
+        await self._runtime.stores.sessions.update(main.agent_id, main.key, remember)
         return "sent", {**told, "to": route.get("to"), "reason": beat.reason}
 
     async def _deliver(

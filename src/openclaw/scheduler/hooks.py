@@ -430,7 +430,7 @@ class HookRuns:
         self._heartbeats = heartbeats
         self._runtime = turns.runtime
         self._under_way: SharedDocument[dict[str, HookUnderWay]] = SharedDocument(
-            self._runtime.documents,
+            self._runtime.stores.documents,
             FILE_NAME,
             dict,
             lambda data: msgspec.json.decode(data, type=dict[str, HookUnderWay]),
@@ -477,7 +477,7 @@ class HookRuns:
             self._check_model(run.model, self._turns.agent(run.agent_id))
         async with self._accepting:
             for known in run_ids:
-                if await self._runtime.ledger.by_run(known) is not None:
+                if await self._runtime.stores.ledger.by_run(known) is not None:
                     return known
             run_id, session = run_ids[0], self._session(run, run_ids[0])
             under_way = HookUnderWay(
@@ -506,13 +506,13 @@ class HookRuns:
                 raise
         if refused is not None:
             await until_written(lambda: self._told(run_id, refused), self._runtime.clock.sleep)
-        elif self._running or self._runtime.claims.alone:
+        elif self._running or self._runtime.stores.claims.alone:
             self._follow(run_id)
         return run_id
 
     def _check_model(self, name: str, agent_id: str) -> None:
         """Refuses a program that only the owner may choose. A caller has the token of webhooks and is not the owner."""
-        catalogue = self._runtime.catalogue()
+        catalogue = self._runtime.models.catalogue()
         try:
             model = catalogue.resolve(name)
         except UnknownModel:
@@ -565,9 +565,9 @@ class HookRuns:
 
     async def _was_accepted(self, run_id: str) -> bool:
         """Whether the turn is in the ledger. Another node may be about to accept it."""
-        looks = 1 if self._runtime.claims.alone else LOOKS
+        looks = 1 if self._runtime.stores.claims.alone else LOOKS
         for look in range(looks):
-            if await self._runtime.ledger.by_run(run_id) is not None:
+            if await self._runtime.stores.ledger.by_run(run_id) is not None:
                 return True
             if look + 1 < looks:
                 await self._runtime.clock.sleep(LOOK_S)

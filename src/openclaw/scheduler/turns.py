@@ -121,7 +121,7 @@ class ScheduledTurns:
 
     async def begin(self, turn: ScheduledTurn) -> TurnOutcome | None:
         """Accepts the turn. Returns an outcome only when it is not run. A turn that was accepted before goes on."""
-        if await self.runtime.ledger.by_run(turn.run_id) is not None:
+        if await self.runtime.stores.ledger.by_run(turn.run_id) is not None:
             return None
         session = turn.session
         if turn.fresh:
@@ -151,8 +151,10 @@ class ScheduledTurns:
 
     async def ended(self, run_id: str) -> TurnOutcome:
         """Waits for the end of a turn that was accepted."""
-        while (row := await self.runtime.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
-            await self.dispatcher.index.wait(run_id, LONGEST_WAIT_S if self.runtime.claims.alone else LOOK_AGAIN_S)
+        while (row := await self.runtime.stores.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
+            await self.dispatcher.index.wait(
+                run_id, LONGEST_WAIT_S if self.runtime.stores.claims.alone else LOOK_AGAIN_S
+            )
         if row is None:
             return TurnOutcome(status="error", error="the run is not known any more")
         result = row.result or {}
@@ -189,12 +191,12 @@ class ScheduledTurns:
                 entry["spawnedBy"] = turn.scheduled_by
             return cast("SessionEntry", entry)
 
-        entry = await self.runtime.sessions.update(session.agent_id, session.key, change)
+        entry = await self.runtime.stores.sessions.update(session.agent_id, session.key, change)
         if turn.source == "cron" and not turn.scheduled_by and entry is not None:
             alias = f"{session.key}:run:{made}"
             whole: dict[str, Any] = dict(entry)
             copied = {name: whole[name] for name in ("sessionId", "updatedAt", "label") if name in whole}
-            await self.runtime.sessions.update(
+            await self.runtime.stores.sessions.update(
                 session.agent_id, alias, lambda _: cast("SessionEntry", copied), durable=False
             )
 
@@ -226,12 +228,14 @@ class ScheduledTurns:
         With a ``session.dmScope`` other than ``main``, nobody writes to the main session on a channel.
         """
         main = self.main_session(agent_id)
-        entry = await self.runtime.sessions.get(main.agent_id, main.key)
+        entry = await self.runtime.stores.sessions.get(main.agent_id, main.key)
         last = normalize_route((entry or {}).get("deliveryContext"))
         if not is_delivered(last):
             newest = SessionQuery(agent_id=main.agent_id, aliases=False, limit=MOST_CHATS)
             owned = [
-                row.entry for row in (await self.runtime.sessions.select(newest)).rows if row.entry.get("ownerChat")
+                row.entry
+                for row in (await self.runtime.stores.sessions.select(newest)).rows
+                if row.entry.get("ownerChat")
             ]
             routes = (normalize_route(entry.get("deliveryContext")) for entry in owned)
             return next(filter(is_delivered, routes), last)
@@ -268,7 +272,7 @@ class ScheduledTurns:
 
     async def already_sent(self, row: LedgerRow | None, route: dict[str, Any]) -> bool:
         """Whether the run itself has sent something to the same place with the ``message`` tool."""
-        for call in await self.runtime.ledger.tool_calls(row.id) if row is not None else []:
+        for call in await self.runtime.stores.ledger.tool_calls(row.id) if row is not None else []:
             if call.name != "message" or not call.ok:
                 continue
             given = msgspec.json.decode(call.arguments)

@@ -85,8 +85,18 @@ _KNOWN_FIELDS = frozenset({*SessionEntry.__annotations__, *CHAT_FIELDS, *SESSION
 """A new session keeps all other fields of the entry, because other software or a person wrote them."""
 
 
-class Stores(Protocol):
+class SessionStores(Protocol):
     """The stores that a reset reads and writes."""
+
+    @property
+    def sessions(self) -> SessionStore: ...
+
+    @property
+    def transcripts(self) -> TranscriptStore: ...
+
+
+class SessionState(Protocol):
+    """What a reset needs of the Gateway."""
 
     @property
     def state_dir(self) -> Path: ...
@@ -95,10 +105,7 @@ class Stores(Protocol):
     def config(self) -> ConfigStore: ...
 
     @property
-    def sessions(self) -> SessionStore: ...
-
-    @property
-    def transcripts(self) -> TranscriptStore: ...
+    def stores(self) -> SessionStores: ...
 
 
 class MessageFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +134,7 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ensure_fresh(
-    stores: Stores,
+    state: SessionState,
     agent_id: str,
     key: str,
     facts: MessageFacts,
@@ -150,27 +157,27 @@ async def ensure_fresh(
         if active_at is not None and active_at // MINUTE_MS == now_ms // MINUTE_MS:
             return None  # Sessions expire at whole minutes, and after one idle minute at the earliest.
         kind = session_type(key, chat_type=facts.chat_type, thread=facts.thread or bool(facts.parent_key))
-        policy = reset_policy(stores.config.current.session, kind, facts.channel)
+        policy = reset_policy(state.config.current.session, kind, facts.channel)
         reason = expiry(active_at, policy, now_ms, zone)
         return (reason, expiry_text(reason, policy)) if reason else None
 
-    entry = await stores.sessions.get(agent_id, key)
+    entry = await state.stores.sessions.get(agent_id, key)
     if entry is None:
-        return await _begin(stores, agent_id, key, facts, now_ms), None
+        return await _begin(state, agent_id, key, facts, now_ms), None
     if due(entry) is None:
         return entry, None
-    return await _replace(stores, agent_id, key, facts, now_ms, due)
+    return await _replace(state, agent_id, key, facts, now_ms, due)
 
 
-async def rotate(stores: Stores, agent_id: str, key: str, reason: Reason, now_ms: int) -> Rotation:
+async def rotate(state: SessionState, agent_id: str, key: str, reason: Reason, now_ms: int) -> Rotation:
     """Starts a new session on request. Call it in the session's lane after its runs have stopped."""
     words = _REQUESTED.get(reason, reason)
-    _, rotation = await _replace(stores, agent_id, key, MessageFacts(), now_ms, lambda _: (reason, words))
+    _, rotation = await _replace(state, agent_id, key, MessageFacts(), now_ms, lambda _: (reason, words))
     assert rotation is not None
     return rotation
 
 
-async def _begin(stores: Stores, agent_id: str, key: str, facts: MessageFacts, now_ms: int) -> SessionEntry:
+async def _begin(state: SessionState, agent_id: str, key: str, facts: MessageFacts, now_ms: int) -> SessionEntry:
     """Starts the first session of a key."""
     made = str(uuid.uuid4())
 
@@ -178,21 +185,21 @@ async def _begin(stores: Stores, agent_id: str, key: str, facts: MessageFacts, n
         return current if current is not None else SessionEntry(sessionId=made, updatedAt=now_ms, compactionCount=0)
 
     # This write need not be durable: accepting the first message makes it so.
-    entry = await stores.sessions.update(agent_id, key, change, durable=False)
+    entry = await state.stores.sessions.update(agent_id, key, change, durable=False)
     assert entry is not None
     if entry["sessionId"] != made:
         return entry
-    entry = await _branch_off(stores, agent_id, key, entry, facts)
-    stores.transcripts.begin(transcript_ref(agent_id, entry), cwd=home_of(stores, agent_id))
+    entry = await _branch_off(state, agent_id, key, entry, facts)
+    state.stores.transcripts.begin(transcript_ref(agent_id, entry), cwd=home_of(state, agent_id))
     return entry
 
 
 async def _replace(
-    stores: Stores, agent_id: str, key: str, facts: MessageFacts, now_ms: int, due: Due
+    state: SessionState, agent_id: str, key: str, facts: MessageFacts, now_ms: int, due: Due
 ) -> tuple[SessionEntry, Rotation | None]:
     """Starts the next session of a key if ``due`` still says so when the entry is changed."""
-    before = await stores.sessions.get(agent_id, key)
-    remember = before is not None and await was_used(stores, agent_id, before)
+    before = await state.stores.sessions.get(agent_id, key)
+    remember = before is not None and await was_used(state, agent_id, before)
     decided: list[tuple[SessionEntry | None, Reason, str]] = []
 
     def change(current: SessionEntry | None) -> SessionEntry:
@@ -204,25 +211,25 @@ async def _replace(
         same = before is not None and current is not None and before["sessionId"] == current["sessionId"]
         return rotated_entry(current, now_ms, reason, remember=remember or not same)
 
-    entry = await stores.sessions.update(agent_id, key, change)
+    entry = await state.stores.sessions.update(agent_id, key, change)
     assert entry is not None
     if not decided:
         return entry, None
     old, reason, words = decided[0]
-    entry = await _branch_off(stores, agent_id, key, entry, facts)
+    entry = await _branch_off(state, agent_id, key, entry, facts)
     text = f"New session ({words})."
     if old is not None and entry.get("previousSessions"):
         text += " /resume brings the old one back."
     rotation = Rotation(old=old, new=entry, reason=reason, marker_text=text)
     log.info("session %s of %s begins: %s", entry["sessionId"], key, words)
     if old is not None:
-        await mark(stores, agent_id, rotation)
+        await mark(state, agent_id, rotation)
     return entry, rotation
 
 
-async def was_used(stores: Stores, agent_id: str, entry: SessionEntry) -> bool:
+async def was_used(state: SessionState, agent_id: str, entry: SessionEntry) -> bool:
     """Whether the session's transcript holds anything besides the marker of its beginning."""
-    shown = await stores.transcripts.tail(transcript_ref(agent_id, entry), 2)
+    shown = await state.stores.transcripts.tail(transcript_ref(agent_id, entry), 2)
     for line in shown:
         fields = fields_of(line.raw) if line.type == "custom" else {}
         data = fields.get("data")
@@ -231,10 +238,10 @@ async def was_used(stores: Stores, agent_id: str, entry: SessionEntry) -> bool:
     return False
 
 
-async def mark(stores: Stores, agent_id: str, rotation: Rotation) -> None:
+async def mark(state: SessionState, agent_id: str, rotation: Rotation) -> None:
     """Writes the marker of a new session into its transcript. Histories show it; the model does not see it."""
     entry = rotation.new
-    transcript = await stores.transcripts.open(transcript_ref(agent_id, entry), cwd=home_of(stores, agent_id))
+    transcript = await state.stores.transcripts.open(transcript_ref(agent_id, entry), cwd=home_of(state, agent_id))
     assert transcript is not None
     data = {"text": rotation.marker_text, "reason": rotation.reason}
     if rotation.old is not None:
@@ -245,13 +252,13 @@ async def mark(stores: Stores, agent_id: str, rotation: Rotation) -> None:
 
 
 async def _branch_off(
-    stores: Stores, agent_id: str, key: str, entry: SessionEntry, facts: MessageFacts
+    state: SessionState, agent_id: str, key: str, entry: SessionEntry, facts: MessageFacts
 ) -> SessionEntry:
     """Gives a thread's session the context, the model and the label of the conversation that it branches off from."""
     parent_key = facts.parent_key
-    parent = await stores.sessions.get(agent_id, parent_key) if parent_key and parent_key != key else None
+    parent = await state.stores.sessions.get(agent_id, parent_key) if parent_key and parent_key != key else None
     if parent is not None:
-        await _copy_context(stores, agent_id, entry["sessionId"], parent)
+        await _copy_context(state, agent_id, entry["sessionId"], parent)
     taken: dict[str, Any] = {"displayName": facts.thread_label} if facts.thread_label else {}
     if parent is not None and parent.get("modelOverride"):
         taken |= {name: parent.get(name) for name in ("providerOverride", "modelOverride") if parent.get(name)}
@@ -263,16 +270,16 @@ async def _branch_off(
             return current
         return cast("SessionEntry", {**current, **taken})
 
-    return await stores.sessions.update(agent_id, key, change, durable=False) or entry
+    return await state.stores.sessions.update(agent_id, key, change, durable=False) or entry
 
 
-async def _copy_context(stores: Stores, agent_id: str, session_id: str, parent: SessionEntry) -> None:
+async def _copy_context(state: SessionState, agent_id: str, session_id: str, parent: SessionEntry) -> None:
     """Copies the parent's active branch into the new transcript. The session begins empty when that fails."""
     try:
-        source = await stores.transcripts.open(transcript_ref(agent_id, parent), create=False)
+        source = await state.stores.transcripts.open(transcript_ref(agent_id, parent), create=False)
         if source is not None:
             ref = TranscriptRef(agent_id=agent_id, session_id=session_id)
-            await stores.transcripts.fork(source, ref, cwd=home_of(stores, agent_id))
+            await state.stores.transcripts.fork(source, ref, cwd=home_of(state, agent_id))
     except (OSError, ValueError) as problem:
         log.warning("session %s begins without its parent's context: %s", session_id, problem)
 
@@ -281,9 +288,9 @@ def transcript_ref(agent_id: str, entry: SessionEntry) -> TranscriptRef:
     return TranscriptRef(agent_id=agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
 
 
-def home_of(stores: Stores, agent_id: str) -> str:
+def home_of(state: SessionState, agent_id: str) -> str:
     """The working directory that the transcripts of this agent name in their header."""
-    return str(workspace_dir(stores.config.current, str(stores.state_dir), agent_id))
+    return str(workspace_dir(state.config.current, str(state.state_dir), agent_id))
 
 
 # When a session ends

@@ -195,13 +195,13 @@ class SessionsSendTool:
         def change(entry: SessionEntry | None) -> SessionEntry:
             return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
 
-        await self._views.runtime.sessions.update(row.agent_id, row.key, change)
+        await self._views.runtime.stores.sessions.update(row.agent_id, row.key, change)
 
     async def _job(
         self, job_id: str, context: ToolContext, row: SessionRow, text: str, trace: Trace, *, waits: bool
     ) -> JobRow:
         runtime = self._views.runtime
-        entry = await runtime.sessions.get(context.agent_id, context.session_key)
+        entry = await runtime.stores.sessions.get(context.agent_id, context.session_key)
         state = SendState(
             requester_agent=context.agent_id,
             requester=context.session_key,
@@ -329,7 +329,7 @@ class Conversations:
         )
         await self._between.hand_in(target, "Agent-to-agent announce step.", run_id, body)
         said = (await self._between.outcome(run_id)).reply.strip()
-        entry = await self._runtime.sessions.get(target.agent_id, target.key)
+        entry = await self._runtime.stores.sessions.get(target.agent_id, target.key)
         route = announce_route(target.key, entry)
         if said and entry is not None and is_delivered(route):
             await self._say(target, step_id(job.id, "post"), said, route)
@@ -340,7 +340,7 @@ class Conversations:
         text = f"[Late reply from session {shown_key(state.target)} to your sessions_send]\n{what}"
         run_id, sender = step_id(job.id, "late"), state.target_ref
         lines = ["This is the late answer to a message that you sent to another session.", *_parties(state)]
-        row = await self._runtime.ledger.by_run(job.run_id)
+        row = await self._runtime.stores.ledger.by_run(job.run_id)
         if row is not None and state.decision == "open":
             row = (await self._between.outcome(job.run_id)).row
             if row is not None and row.state == "superseded":
@@ -468,7 +468,7 @@ class BetweenSessions:
                 break
             if timeout_s is not None:
                 return Outcome(status="timeout", error=f"no answer within {timeout_s:g} s")
-        row = await self._runtime.ledger.by_run(run_id)
+        row = await self._runtime.stores.ledger.by_run(run_id)
         text = said_in(row.result) if row else ""
         if ended.status == "ok":
             return Outcome(status="ok", reply=text, row=row)
@@ -481,7 +481,7 @@ class BetweenSessions:
 
     async def next_trace(self, context: ToolContext, target: str) -> Trace:
         """The trace of a message that this tool call sends. Raises ``Refusal`` when the way has become too long."""
-        row = await self._runtime.ledger.by_run(context.run_id) if context.run_id else None
+        row = await self._runtime.stores.ledger.by_run(context.run_id) if context.run_id else None
         before = (row.body.trace if row else None) or Trace(context.run_id or str(uuid.uuid4()))
         way = (*before.visited, context.session_key)
         if before.hops >= MAX_HOPS:
@@ -494,7 +494,7 @@ class BetweenSessions:
     async def is_spent(self, trace_id: str) -> bool:
         """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""
         most = self._most_jobs()
-        spent = len(await self._runtime.ledger.jobs(trace=trace_id, limit=most)) >= most
+        spent = len(await self._runtime.stores.ledger.jobs(trace=trace_id, limit=most)) >= most
         if spent and trace_id not in self._told:
             if len(self._told) >= MOST_TOLD:
                 self._told.clear()

@@ -80,7 +80,7 @@ class SessionViews(msgspec.Struct, frozen=True):
 
     def visibility(self, context: ToolContext) -> SessionAccess:
         requester = SessionRef(context.agent_id, context.session_key)
-        return SessionAccess(self.runtime.config.current, self.runtime.sessions, requester, context.caller)
+        return SessionAccess(self.runtime.config.current, self.runtime.stores.sessions, requester, context.caller)
 
     async def messages(self, row: SessionRow, limit: int, *, tools: bool = False) -> list[dict[str, Any]]:
         """The last messages of a session, without results of tools unless they are wanted."""
@@ -88,7 +88,7 @@ class SessionViews(msgspec.Struct, frozen=True):
         said: list[dict[str, Any]] = []
         # Many calls at once have many results, so the first look may not reach far enough.
         for most in (limit,) if tools else (limit * 4 + 20, FARTHEST):
-            entries = await self.runtime.transcripts.tail(ref, most)
+            entries = await self.runtime.stores.transcripts.tail(ref, most)
             found = [msgspec.json.decode(raw) for raw in self.read_history(entries)]
             said = [message for message in found if tools or message.get("role") != "toolResult"]
             if len(said) >= limit or len(entries) < most:
@@ -158,7 +158,7 @@ class SessionsListTool:
         room = context.result_chars - ENVELOPE
         hidden = ("unknown",) if config.session.scope == "global" else ("unknown", "global")
         wanted = SessionQuery(updated_since=since, hidden_keys=hidden, aliases=False)
-        async for row in in_pages(runtime.sessions, wanted):
+        async for row in in_pages(runtime.stores.sessions, wanted):
             kind = kind_of(row.key, row.entry, main_key=main_key(config), scope=config.session.scope)
             if (kinds and kind not in kinds) or not visibility.allows(row, "list"):
                 continue
@@ -194,7 +194,9 @@ class SessionsListTool:
         view |= {"model": model, "contextTokens": entry.get("contextTokens") or window}
         view["totalTokens"] = view["totalTokens"] or 0
         ref = transcript_ref(row.agent_id, row.entry)
-        view["transcriptPath"] = await runtime.transcripts.locate(ref) or runtime.transcripts.default_path(ref)
+        view["transcriptPath"] = await runtime.stores.transcripts.locate(
+            ref
+        ) or runtime.stores.transcripts.default_path(ref)
         return _without_nulls(view)
 
 
@@ -206,7 +208,7 @@ def _model_of(row: SessionRow, runtime: Runtime) -> tuple[str | None, int | None
     entry = row.entry
     name = entry.get("modelOverride") or entry.get("model")
     try:
-        default = runtime.catalogue().default_for(runtime.config.current, row.agent_id)
+        default = runtime.models.catalogue().default_for(runtime.config.current, row.agent_id)
     except ModelError:
         return name, None
     return name or default.id, default.context_window
@@ -330,7 +332,7 @@ class SessionStatusTool:
         if name:
             row = await self._find(visibility, name)
         else:
-            entry = await runtime.sessions.get(context.agent_id, context.session_key)
+            entry = await runtime.stores.sessions.get(context.agent_id, context.session_key)
             row = SessionRow(context.agent_id, context.session_key, entry or SessionEntry(sessionId=""))
         changed = False
         if isinstance(wanted := arguments.get("model"), str):
@@ -372,13 +374,13 @@ class SessionStatusTool:
             return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
         before = row.entry.get("modelOverride"), row.entry.get("providerOverride")
-        after = await runtime.sessions.update(row.agent_id, row.key, change)
+        after = await runtime.stores.sessions.update(row.agent_id, row.key, change)
         return after is not None and before != (after.get("modelOverride"), after.get("providerOverride"))
 
 
 def offered_model(runtime: Runtime, agent_id: str, wanted: str) -> Model:
     """The model that an agent means, if it may choose it. Raises ``ModelError``, whose text is for the agent."""
-    catalogue = runtime.catalogue()
+    catalogue = runtime.models.catalogue()
     model = catalogue.resolve(wanted)
     catalogue.check_choice(model, agent_id)
     offered: set[str] = set()

@@ -159,8 +159,8 @@ class SessionsSpawnTool:
         model, more = _model(runtime, agent_id, str(arguments.get("model") or "").strip(), child)
         label = str(arguments.get("label") or "").strip()[:LONGEST_LABEL]
         timeout = arguments.get("runTimeoutSeconds", arguments.get("timeoutSeconds"))
-        row = await runtime.ledger.by_run(context.run_id) if context.run_id else None
-        entry = await runtime.sessions.get(requester.agent_id, requester.key)
+        row = await runtime.stores.ledger.by_run(context.run_id) if context.run_id else None
+        entry = await runtime.stores.sessions.get(requester.agent_id, requester.key)
         state = SpawnState(
             agent_id=agent_id,
             child=child,
@@ -205,7 +205,7 @@ def _model(runtime: Runtime, agent_id: str, wanted: str, child: str) -> tuple[st
     if wanted:
         try:
             model = offered_model(runtime, agent_id, wanted)
-            runtime.catalogue().check_known(model)
+            runtime.models.catalogue().check_known(model)
             return model.ref, {"modelApplied": True}
         except ModelError as refusal:
             raise Refusal(str(refusal), "error", childSessionKey=child) from None
@@ -215,7 +215,7 @@ def _model(runtime: Runtime, agent_id: str, wanted: str, child: str) -> tuple[st
         if not name:
             continue
         try:
-            return runtime.catalogue().resolve(name).ref, {"modelApplied": True}
+            return runtime.models.catalogue().resolve(name).ref, {"modelApplied": True}
         except ModelError as unknown:
             return "", {"warning": f"The configured model of sub-agents is not used: {unknown}"}
     return "", {}
@@ -270,7 +270,7 @@ class Subagents:
 
     async def begin(self, job: JobRow) -> None:
         """Returns when the sub-agent's task is on disk. A call that is repeated begins nothing new."""
-        if await self._runtime.ledger.job(job.id) is not None:
+        if await self._runtime.stores.ledger.job(job.id) is not None:
             return
         await self._jobs.save(job)
         self._remember(job)
@@ -289,7 +289,7 @@ class Subagents:
 
     async def of(self, owner_key: str) -> list[JobRow]:
         """All sub-agents of a session that are remembered, the oldest first."""
-        return await self._runtime.ledger.jobs(kind=KIND, owner_key=owner_key)
+        return await self._runtime.stores.ledger.jobs(kind=KIND, owner_key=owner_key)
 
     async def stop_all(self, owner_key: str) -> int:
         """Stops the sub-agents of a session. Returns how many were at work."""
@@ -312,7 +312,7 @@ class Subagents:
     async def _follow(self, job: JobRow) -> None:
         state = state_of(job)
         if not state.begun:
-            if await self._runtime.ledger.by_run(step_id(job.id, "work")) is None:
+            if await self._runtime.stores.ledger.by_run(step_id(job.id, "work")) is None:
                 try:
                     await self._begin_work(job, state)
                 except Refusal as refusal:
@@ -345,7 +345,7 @@ class Subagents:
         if state.model:
             provider, _, model = state.model.partition("/")
             fields |= {"providerOverride": provider, "modelOverride": model}
-        entry = await self._runtime.sessions.get(state.requester_agent, state.requester)
+        entry = await self._runtime.stores.sessions.get(state.requester_agent, state.requester)
         channel = channel_of(entry, state.requester)
         body = MessageBody(
             extra_system_prompt=_role(state, channel),
@@ -369,7 +369,7 @@ class Subagents:
 
     async def _find_result(self, job: JobRow, state: SpawnState) -> None:
         """Lets the sub-agent say what came of its task, and stores it in its final form."""
-        work = await self._runtime.ledger.by_run(step_id(job.id, "work"))
+        work = await self._runtime.stores.ledger.by_run(step_id(job.id, "work"))
         said = said_in(work.result).strip() if work else ""
         if state.status == "success":
             announced = await self._announce_step(job, state)
@@ -395,12 +395,14 @@ class Subagents:
 
     async def _stats(self, state: SpawnState) -> str:
         """The line under a result: time, tokens, cost and where the transcript is."""
-        entry = await self._runtime.sessions.get(state.agent_id, state.child)
+        entry = await self._runtime.stores.sessions.get(state.agent_id, state.child)
         parts = [f"runtime {runtime_text(state.run_ms)}"]
         session_id, path = "n/a", "n/a"
         if entry is not None:
             session_id, ref = entry["sessionId"], transcript_ref(state.agent_id, entry)
-            path = await self._runtime.transcripts.locate(ref) or self._runtime.transcripts.default_path(ref)
+            path = await self._runtime.stores.transcripts.locate(ref) or self._runtime.stores.transcripts.default_path(
+                ref
+            )
         given, said = (entry or {}).get("inputTokens"), (entry or {}).get("outputTokens")
         if given is None and said is None:
             parts.append("tokens n/a")
@@ -416,7 +418,7 @@ class Subagents:
     async def _deliver(self, job: JobRow, state: SpawnState) -> None:
         """Tells the result in the requester's chat, once. A requester that was deleted is not made again."""
         requester = state.requester_ref
-        if await self._runtime.sessions.get(requester.agent_id, requester.key) is None:
+        if await self._runtime.stores.sessions.get(requester.agent_id, requester.key) is None:
             log.warning("the result of sub-agent %s is kept: its requester %s is gone", state.child, requester.key)
             return
         if self._runtime.config.current.agents.defaults.subagents.announce_mode == "summarize":
@@ -447,7 +449,7 @@ class Subagents:
 
     async def archive_due(self) -> None:
         now = self._runtime.clock.now_ms()
-        for job in await self._runtime.ledger.jobs(kind=KIND, ended=True):
+        for job in await self._runtime.stores.ledger.jobs(kind=KIND, ended=True):
             state = state_of(job)
             if not state.archived and state.archive_at and state.archive_at <= now:
                 state.archived = await self._remove(state)
@@ -577,12 +579,12 @@ class SubagentsCommand:
         return "\n".join(["🧩 Sub-agent", *(f"{name}: {value}" for name, value in facts.items() if value)])
 
     async def _log(self, state: SpawnState, rest: str) -> str:
-        entry = await self._runtime.sessions.get(state.agent_id, state.child)
+        entry = await self._runtime.stores.sessions.get(state.agent_id, state.child)
         if entry is None:
             return state.result or "Its session is gone, and it left no result."
         limit = min(int(rest), MOST_LINES) if rest.isascii() and rest.isdigit() and int(rest) else USUAL_LINES
         row = SessionRow(state.agent_id, state.child, entry)
-        messages = await last_messages(self._runtime.transcripts, row, limit)
+        messages = await last_messages(self._runtime.stores.transcripts, row, limit)
         lines = [
             f"{preview_role(one)}: {shortened(text, 400)}" for one in messages if (text := preview_text(one).strip())
         ]
@@ -593,7 +595,7 @@ class SubagentsCommand:
     ) -> str:
         if not text.strip():
             return USAGE
-        entry = await self._runtime.sessions.get(session.agent_id, session.key)
+        entry = await self._runtime.stores.sessions.get(session.agent_id, session.key)
         told = provenance(session.key, channel_of(entry, session.key), "subagents")
         run_id = step_id(job.id, f"send {message_id}")
         # A guest speaks here with a guest's rights, also to a sub-agent of the owner.

@@ -26,7 +26,7 @@ class Team:
     def __init__(
         self, runtime: Runtime, dispatcher: Runs, pipeline: Pipeline, notices: Notices, views: SessionViews
     ) -> None:
-        self.jobs = Jobs(runtime.ledger, runtime.clock, runtime.claims)
+        self.jobs = Jobs(runtime.stores.ledger, runtime.clock, runtime.stores.claims)
         between = BetweenSessions(runtime, pipeline, dispatcher)
         conversations = Conversations(runtime, between, self.jobs, notices.speak)
         self.subagents = Subagents(runtime, between, self.jobs, dispatcher, notices.speak)

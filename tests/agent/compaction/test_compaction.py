@@ -446,8 +446,8 @@ async def test_an_extension_may_refuse_or_write_the_summary_itself(session: Stor
     async def after(what: Compacted) -> None:
         told.append(what)
 
-    session.runtime.hooks.session_before_compact.append(before)
-    session.runtime.hooks.session_compact.append(after)
+    session.runtime.prompting.hooks.session_before_compact.append(before)
+    session.runtime.prompting.hooks.session_compact.append(after)
     assert (await compact(session.job())).reason == CANCELLED
     outcome = await compact(session.job())
     assert (outcome.method, session.lines()[-1]["fromHook"]) == ("hook", True)
@@ -459,7 +459,10 @@ async def test_a_broken_extension_does_not_stop_the_compaction(session: StoredSe
     async def broken(about: Any) -> None:
         raise RuntimeError("broken")
 
-    for hooks in (session.runtime.hooks.session_before_compact, session.runtime.hooks.before_content_leaves):
+    for hooks in (
+        session.runtime.prompting.hooks.session_before_compact,
+        session.runtime.prompting.hooks.before_content_leaves,
+    ):
         hooks.append(broken)
     await session.turns(20)
     assert (await compact(session.job())).status == "compacted"
@@ -471,9 +474,11 @@ async def test_the_moment_before_content_leaves_comes_once_and_may_write(session
     async def flush(leaving: Leaving) -> None:
         moments.append(leaving)
         await session.answer("wrote it down")
-        await session.runtime.hooks.content_leaves(leaving)  # A flush that fills the window must not flush again.
+        await session.runtime.prompting.hooks.content_leaves(
+            leaving
+        )  # A flush that fills the window must not flush again.
 
-    session.runtime.hooks.before_content_leaves.append(flush)
+    session.runtime.prompting.hooks.before_content_leaves.append(flush)
     assert (await compact(session.job())).status == "skipped"
     assert not moments, "nothing leaves a conversation that is small"
     await session.turns(20)

@@ -136,7 +136,7 @@ async def test_a_turn_has_a_session_of_its_own_and_the_text_is_marked_as_foreign
     status, answer = await call(gateway, "/hooks/agent", body)
     assert status == 202 and answer["ok"] is True
     await ended(gateway, answer["runId"])
-    row = await gateway.gateway.runtime.ledger.by_run(answer["runId"])
+    row = await gateway.gateway.runtime.stores.ledger.by_run(answer["runId"])
     assert row is not None and row.session_key.startswith("agent:main:hook:")
     prompt = row.body.prompt or ""
     assert prompt.startswith("Task: Mail | Job ID: ") and "\nSource: Webhook\n" in prompt
@@ -150,14 +150,14 @@ async def test_a_mapping_fills_its_template(gateway: InProcessGateway) -> None:
     body = {"action": "opened", "repo": {"name": "r1"}}
     status, answer = await call(gateway, "/hooks/github?x=9", body, X_GH="hdr")
     assert status == 202
-    row = await gateway.gateway.runtime.ledger.by_run(answer["runId"])
+    row = await gateway.gateway.runtime.stores.ledger.by_run(answer["runId"])
     assert row is not None and "GH opened on r1 [9] hdr" in (row.body.prompt or "")
 
 
 async def test_a_preset_keeps_one_session_per_mail(gateway: InProcessGateway) -> None:
     mail = {"messages": [{"id": "M1", "from": "bob", "subject": "hi", "snippet": "s", "body": "b"}]}
     _, answer = await call(gateway, "/hooks/gmail", mail)
-    row = await gateway.gateway.runtime.ledger.by_run(answer["runId"])
+    row = await gateway.gateway.runtime.stores.ledger.by_run(answer["runId"])
     assert row is not None and row.session_key == "agent:main:hook:gmail:m1"
 
 
@@ -168,7 +168,7 @@ async def test_a_transform_shapes_a_call_or_drops_it(gateway: InProcessGateway) 
     (folder / "shape.py").write_text(code)
     assert (await call(gateway, "/hooks/shaped", {}))[0] == 204
     status, answer = await call(gateway, "/hooks/shaped", {"keep": True})
-    row = await gateway.gateway.runtime.ledger.by_run(answer["runId"])
+    row = await gateway.gateway.runtime.stores.ledger.by_run(answer["runId"])
     assert status == 202 and row is not None and "made" in (row.body.prompt or "")
 
 

@@ -175,7 +175,7 @@ async def test_a_request_is_answered_although_another_node_went_on_with_its_run(
         [record] = parts.dispatcher.active("agent:main:openai-user:moved")
         parts.dispatcher.drop_session(record.session_key)
         # What this node sees of the other one: the end in the ledger, and that it is told of it.
-        await parts.runtime.ledger.finish(record.row.id, "answered", result={"text": "said elsewhere"})
+        await parts.runtime.stores.ledger.finish(record.row.id, "answered", result={"text": "said elsewhere"})
         parts.dispatcher.index.wake_waiters(record.run_id)
         status, answer = await asyncio.wait_for(asking, 60)
         hold.set()

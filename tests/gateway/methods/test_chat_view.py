@@ -18,7 +18,7 @@ KEY = "agent:main:main"
 async def started(folder: Path, model: ScriptedModel, **config: Any) -> InProcessGateway:
     gateway = InProcessGateway(folder / "state", model_config("http://127.0.0.1:9", **config))
     await gateway.start()
-    gateway.gateway.runtime.model_calls.call = model.answer
+    gateway.gateway.runtime.models.calls.call = model.answer
     return gateway
 
 
@@ -75,7 +75,7 @@ async def test_a_waiting_message_gets_other_words_and_keeps_its_place(tmp_path: 
             view = await ask(client, "chat.view", sessionKey="main")
             assert [one["text"] for one in view["waiting"]] == ["no <mistake>", "the last"]
             assert (await ask(client, "messages.get", runId="two"))["text"] == "no <mistake>"
-        row = await gateway.gateway.runtime.ledger.by_run("two")
+        row = await gateway.gateway.runtime.stores.ledger.by_run("two")
         assert row is not None and "mitsake" not in (row.body.prompt or "")
     finally:
         await gateway.stop()
@@ -170,9 +170,9 @@ async def test_an_agent_call_is_answered_although_another_node_went_on_with_its_
             await model.asked(1)
             parts.dispatcher.drop_session(KEY)
             # What this node sees of the other one: the end in the ledger, and that it is told of it.
-            row = await parts.runtime.ledger.by_run("r1")
+            row = await parts.runtime.stores.ledger.by_run("r1")
             assert row is not None
-            await parts.runtime.ledger.finish(row.id, "answered", result={"text": "said elsewhere"})
+            await parts.runtime.stores.ledger.finish(row.id, "answered", result={"text": "said elsewhere"})
             parts.dispatcher.index.wake_waiters("r1")
             assert (await client.answer(sent))["result"]["payloads"][0]["text"] == "said elsewhere"
     finally:

@@ -19,7 +19,7 @@ async def payload(running: Running, method: str, params: Any = None) -> Any:
 
 async def remember(running: Running, key: str, **entry: Any) -> None:
     fields: SessionEntry = {"sessionId": f"id-{key[-4:]}", "updatedAt": running.gateway.runtime.clock.now_ms(), **entry}  # type: ignore[typeddict-item]
-    await running.gateway.runtime.sessions.update("main", key, lambda _old: fields)
+    await running.gateway.runtime.stores.sessions.update("main", key, lambda _old: fields)
 
 
 async def test_health_lists_recent_sessions_of_each_agent(running: Running) -> None:

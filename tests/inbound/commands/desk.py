@@ -112,7 +112,7 @@ class Desk:
     async def write(self, session_id: str, dollars: float = 0.0) -> None:
         """Puts an answer into a transcript, which is made if there is none."""
         ref = TranscriptRef(agent_id=SESSION.agent_id, session_id=session_id)
-        transcript = await self.runtime.transcripts.open(ref, cwd=str(self.runtime.state_dir))
+        transcript = await self.runtime.stores.transcripts.open(ref, cwd=str(self.runtime.state_dir))
         assert transcript is not None
         message = AssistantMessage(
             content=[TextBlock(text="done")],

@@ -150,7 +150,7 @@ async def test_why_tells_the_story(desk: Desk) -> None:
 
 
 async def test_why_knows_a_message_by_its_id_on_the_channel_in_its_own_chat_only(desk: Desk) -> None:
-    ledger, elsewhere = desk.context.runtime.ledger, SessionRef("main", "agent:main:other")
+    ledger, elsewhere = desk.context.runtime.stores.ledger, SessionRef("main", "agent:main:other")
     for session in (SESSION, elsewhere):
         accept = Accept(
             run_id=f"run-{session.key}",

@@ -554,7 +554,7 @@ async def compact(job: CompactionJob) -> CompactionOutcome:
     If a compaction of the session is under way, a run waits for its summary. It makes its own only if that failed, or
     if the prompt still does not fit.
     """
-    compacting = job.runtime.compacting
+    compacting = job.runtime.prompting.compacting
     other = compacting.of(job.session_key)
     if other is None:
         return await compacting.run(job)
@@ -571,7 +571,7 @@ async def compact(job: CompactionJob) -> CompactionOutcome:
 
 
 async def _compact(job: CompactionJob) -> CompactionOutcome:
-    hooks = job.runtime.hooks
+    hooks = job.runtime.prompting.hooks
     session: dict[str, Any] = {
         "agent_id": job.agent_id,
         "session_key": job.session_key,
@@ -614,7 +614,7 @@ async def _compact(job: CompactionJob) -> CompactionOutcome:
 
 
 async def _carry_out(job: CompactionJob, plan: CompactionPlan) -> CompactionOutcome:
-    answer = await job.runtime.hooks.ask_before(
+    answer = await job.runtime.prompting.hooks.ask_before(
         BeforeCompact(
             agent_id=job.agent_id,
             session_key=job.session_key,
@@ -683,7 +683,7 @@ async def _append(
 ) -> str | None:
     """Returns why the summary is not appended: the branch has changed, or the prompt would not be smaller."""
     transcript = job.transcript
-    entry = await job.runtime.sessions.get(job.agent_id, job.session_key)
+    entry = await job.runtime.stores.sessions.get(job.agent_id, job.session_key)
     if entry is None or entry["sessionId"] != transcript.session_id:
         return "the session was replaced meanwhile"
     context = transcript.context()
@@ -732,7 +732,7 @@ async def count_compaction(
             entry.pop(name, None)
         return entry
 
-    entry = await runtime.sessions.update(agent_id, session_key, change, durable=False)
+    entry = await runtime.stores.sessions.update(agent_id, session_key, change, durable=False)
     return entry.get("compactionCount", 0) if entry is not None else 0
 
 
@@ -764,7 +764,7 @@ def _summary_model(runtime: Runtime, otherwise: Model) -> Model:
     if not name:
         return otherwise
     try:
-        return runtime.catalogue().resolve(name)
+        return runtime.models.catalogue().resolve(name)
     except ModelError as unknown:
         log.warning("agents.defaults.compaction.model: %s", unknown)
         return otherwise

@@ -138,16 +138,16 @@ def watch_compactions(runtime: Runtime) -> None:
     """Registers the hook that makes a flush before every compaction, unless one was made in this cycle."""
 
     async def hook(leaving: Leaving) -> bool:
-        entry = await runtime.sessions.get(leaving.agent_id, leaving.session_key)
+        entry = await runtime.stores.sessions.get(leaving.agent_id, leaving.session_key)
         if entry is None or entry["sessionId"] != leaving.session_id or flushed_this_cycle(entry):
             return False
-        transcript = await runtime.transcripts.open(transcript_ref(leaving.agent_id, entry), create=False)
+        transcript = await runtime.stores.transcripts.open(transcript_ref(leaving.agent_id, entry), create=False)
         if transcript is None or not runtime.config.current.agents.defaults.compaction.memory_flush.enabled:
             return False
         prepared = await prepare(runtime, leaving.agent_id, leaving.session_key, leaving.session_id)
         return await _flush(runtime, transcript, prepared)
 
-    runtime.hooks.before_content_leaves.append(hook)
+    runtime.prompting.hooks.before_content_leaves.append(hook)
 
 
 # The turn itself
@@ -271,7 +271,7 @@ async def _store(runtime: Runtime, transcript: Transcript, words: str, messages:
     """Stores the turn on a side branch. A crash before this leaves the conversation as it was."""
     leaf = transcript.leaf_id
     stored = [
-        await stored_result(message, runtime.blobs, runtime.state_dir)
+        await stored_result(message, runtime.stores.blobs, runtime.state_dir)
         if isinstance(message, ToolResultMessage)
         else message
         for message in messages
@@ -304,4 +304,4 @@ async def _record(runtime: Runtime, prepared: Prepared) -> None:
         entry["memoryFlushCompactionCount"] = entry.get("compactionCount", 0)
         return entry
 
-    await runtime.sessions.update(prepared.agent_id, prepared.session_key, change)
+    await runtime.stores.sessions.update(prepared.agent_id, prepared.session_key, change)

@@ -203,7 +203,7 @@ def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
 
 async def family_of(runtime: Runtime, session_key: str) -> tuple[str, list[SessionRow]]:
     """The key of the session that a person talks to, with its row and those of its sub-agents. They share limits."""
-    select = runtime.sessions.select
+    select = runtime.stores.sessions.select
     own = (await select(SessionQuery(key=session_key, limit=1))).rows
     head = own[0].entry.get("spawnedBy", session_key) if own else session_key
     heads = own if head == session_key else (await select(SessionQuery(key=head, limit=1))).rows
@@ -216,7 +216,7 @@ async def spent_so_far(
     """What the transcripts say by now. This includes the finished calls of runs that are still going on."""
     now = runtime.clock.now_ms()
     days = last_days(now, 1, user_zone(runtime.config.current))
-    price_of = prices(runtime.catalogue())
+    price_of = prices(runtime.models.catalogue())
     paths = [await transcript_path(runtime, SessionRef(row.agent_id, row.key), row.entry) for row in family]
     together = {transcript, *(path for path in paths if path is not None)}
     folder = transcript.parent
@@ -227,7 +227,7 @@ async def spent_so_far(
         agents = [spend for path, spend in found.items() if path in (transcript, bill) or path.parent == folder]
         return Spent(run=run, session=session, day=total_of(agents, price_of, days))
 
-    return await runtime.spending.compute(add_up, [*together, folder, bill], now - 2 * DAY_MS)
+    return await runtime.models.spending.compute(add_up, [*together, folder, bill], now - 2 * DAY_MS)
 
 
 async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> list[Limit]:
@@ -238,7 +238,7 @@ async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry |
     nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
     transcript = await transcript_path(runtime, session, entry) or nothing
     head, family = await family_of(runtime, session.key)
-    reserved = _reserved(runtime.spending.reservations.held(), session.agent_id, head)
+    reserved = _reserved(runtime.models.spending.reservations.held(), session.agent_id, head)
     budget = budget_of(runtime.config.current, session.agent_id)
     return limits(budget, await spent_so_far(runtime, transcript, family), reserved)
 
@@ -274,7 +274,7 @@ async def reserve(runtime: Runtime, payer: Payer, call: CallEstimate) -> tuple[R
 
     Raises ``ModelError`` of the kind ``budget`` if the call could exceed a limit and the session has no override.
     """
-    config, book, now = runtime.config.current, runtime.spending.reservations, runtime.clock.now_ms()
+    config, book, now = runtime.config.current, runtime.models.spending.reservations, runtime.clock.now_ms()
     head, family = await family_of(runtime, payer.session_key)
     free = any(overridden(row.entry, now) for row in family)
     budget = Budget() if free else budget_of(config, payer.agent_id)
@@ -328,8 +328,8 @@ class PaidCalls:
         """
         runtime, payer = self._runtime, self._payer
         if not is_limited(runtime.config.current, payer.agent_id):
-            return await runtime.model_calls.call(request, payer.agent_id, on_event)
-        book = runtime.spending.reservations
+            return await runtime.models.calls.call(request, payer.agent_id, on_event)
+        book = runtime.models.spending.reservations
         wanted = book.estimate(request, payer.session_key)
         reservation, granted = await reserve(runtime, payer, wanted)
         if granted.output < wanted.output:
@@ -344,7 +344,7 @@ class PaidCalls:
             on_event(event)
 
         try:
-            message = await runtime.model_calls.call(request, payer.agent_id, watch)
+            message = await runtime.models.calls.call(request, payer.agent_id, watch)
             used = message.usage
         except ModelError as error:
             used = error.partial.usage if error.partial is not None else used
@@ -358,7 +358,7 @@ class PaidCalls:
     def written(self) -> None:
         """Releases the reservations of all calls that have ended. The transcript holds what they used."""
         while self._unwritten:
-            self._runtime.spending.reservations.release(self._unwritten.pop())
+            self._runtime.models.spending.reservations.release(self._unwritten.pop())
 
 
 class BilledCalls:
@@ -412,7 +412,7 @@ class BilledCalls:
         async with self._choosing:
             candidates = self._candidates.get(request.model.ref)
             if candidates is None:
-                candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+                candidates = self._runtime.models.failover.candidates(self._agent_id, request.model)
                 self._candidates[request.model.ref] = candidates
                 await candidates.begin()
         if self._used_up:
@@ -500,7 +500,7 @@ class BilledEmbeddings:
         runtime, reservation = self._runtime, None
         if embedder.provider == "local":
             return await call()
-        price = prices(runtime.catalogue())(embedder.provider, embedder.model)
+        price = prices(runtime.models.catalogue())(embedder.provider, embedder.model)
         dollars = EMBEDDING_PRICES.get(embedder.model.removeprefix("models/"))
         if price is None and dollars is not None:
             price = Price(input=dollars)
@@ -524,7 +524,7 @@ class BilledEmbeddings:
                 except OSError as error:
                     log.warning("what embeddings of %s used is not counted: %s", self._payer.session_key, error)
             if reservation is not None:
-                runtime.spending.reservations.release(reservation)
+                runtime.models.spending.reservations.release(reservation)
 
 
 class BilledSpeech:
@@ -545,7 +545,7 @@ class BilledSpeech:
             reservation, _ = await reserve(runtime, _payer_of_agent(runtime, agent_id), estimate)
         try:
             spoken = await call()
-            usage = speech_usage(model, spoken, prices(runtime.catalogue())(provider, model))
+            usage = speech_usage(model, spoken, prices(runtime.models.catalogue())(provider, model))
             entry = bill_entry("transcription", provider, model, usage, runtime.clock.now_ms())
             try:
                 await asyncio.to_thread(_charge_agent, runtime, agent_id, entry)
@@ -554,7 +554,7 @@ class BilledSpeech:
             return spoken
         finally:
             if reservation is not None:
-                runtime.spending.reservations.release(reservation)
+                runtime.models.spending.reservations.release(reservation)
 
 
 def embeddings_of_agent(runtime: Runtime, agent_id: str) -> BilledEmbeddings:

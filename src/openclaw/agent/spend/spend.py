@@ -538,7 +538,7 @@ def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
     """The folders that may hold transcripts of these agents, each once."""
     found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
     bills = [agent_bill(folder) for folder in found]
-    return list(dict.fromkeys([*found, *(Path(runtime.transcripts.folder(agent)) for agent in agents), *bills]))
+    return list(dict.fromkeys([*found, *(Path(runtime.stores.transcripts.folder(agent)) for agent in agents), *bills]))
 
 
 def agent_bill(folder: Path) -> Path:
@@ -548,23 +548,23 @@ def agent_bill(folder: Path) -> Path:
 
 async def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:
     """Where the session's transcript is. None: it has none yet."""
-    found = await runtime.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
+    found = await runtime.stores.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
     return Path(found) if found else None
 
 
 async def session_totals(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Totals:
     """What the session has spent so far."""
-    path, price_of = await transcript_path(runtime, session, entry), prices(runtime.catalogue())
+    path, price_of = await transcript_path(runtime, session, entry), prices(runtime.models.catalogue())
     if path is None:
         return Totals()
-    return await runtime.spending.compute(lambda found: total_of(found.values(), price_of), [path])
+    return await runtime.models.spending.compute(lambda found: total_of(found.values(), price_of), [path])
 
 
 async def spent_by_session_and_agent(
     runtime: Runtime, session: SessionRef, entry: SessionEntry | None
 ) -> dict[str, Totals]:
     """What the session has spent, and what its agent has spent in days of the user's zone. The keys are labels."""
-    price_of, now, zone = prices(runtime.catalogue()), runtime.clock.now_ms(), user_zone(runtime.config.current)
+    price_of, now, zone = prices(runtime.models.catalogue()), runtime.clock.now_ms(), user_zone(runtime.config.current)
     today, month = last_days(now, 1, zone), last_days(now, 30, zone)
     path = await transcript_path(runtime, session, entry)
 
@@ -577,7 +577,7 @@ async def spent_by_session_and_agent(
         }
 
     places = [*([path] if path else []), *folders(runtime, [session.agent_id])]
-    return await runtime.spending.compute(add_up, places, begins_ms(month))
+    return await runtime.models.spending.compute(add_up, places, begins_ms(month))
 
 
 def cost_text(totals: Totals) -> str:

@@ -274,7 +274,7 @@ async def session_of(call: MethodCall) -> SessionRef | None:
 
 async def _session_named(gateway: Gateway, name: str, agent_id: str | None) -> SessionRef:
     """Looks up ids only, because messages overtake one that is looked up. The pipeline forwards those to a label."""
-    row = await gateway.runtime.sessions.find_session_id(name.lower()) if is_session_id(name) else None
+    row = await gateway.runtime.stores.sessions.find_session_id(name.lower()) if is_session_id(name) else None
     return target_of(gateway, name, agent_id) if row is None else SessionRef(row.agent_id, row.key)
 
 
@@ -284,7 +284,7 @@ async def _session_of_agent(gateway: Gateway, params: object) -> SessionRef | No
     if key := getattr(params, "session_key", None):
         return await _session_named(gateway, key, agent_id)
     if session_id := getattr(params, "session_id", None):
-        found = await gateway.runtime.sessions.find_session_id(session_id)
+        found = await gateway.runtime.stores.sessions.find_session_id(session_id)
         return None if found is None else SessionRef(found.agent_id, found.key)
     if agent_id is not None:
         return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
@@ -343,8 +343,8 @@ class RemoteMessages:
                 return result
             # The same message may be handed in twice: its run id is taken once.
             await asyncio.sleep(RETRY_S)
-            self._gateway.runtime.claims.forget_owner(name)
-            now = await self._gateway.runtime.claims.claim(name)
+            self._gateway.runtime.stores.claims.forget_owner(name)
+            now = await self._gateway.runtime.stores.claims.claim(name)
             if now.mine:
                 return await self._gateway.pipeline.take_from(message)
             owner = now.node
@@ -357,7 +357,7 @@ class RemoteMessages:
 
     async def stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> list[str]:
         """Stops the runs of a session that another node owns."""
-        claims, default = self._gateway.runtime.claims, default_agent_id(self._gateway.runtime.config.current)
+        claims, default = self._gateway.runtime.stores.claims, default_agent_id(self._gateway.runtime.config.current)
         owner = await claims.owner(session_name(agent_of(session_key, default_agent=default), session_key))
         if owner is None or owner == claims.node:
             return []
@@ -379,7 +379,7 @@ class RemoteMessages:
     async def _answer_process(self, data: bytes, _parts: PartSender | None) -> bytes:
         message = msgspec.msgpack.decode(data, type=Incoming)
         session = message.facts.session
-        self._gateway.runtime.claims.forget_owner(session_name(session.agent_id, session.key))
+        self._gateway.runtime.stores.claims.forget_owner(session_name(session.agent_id, session.key))
         try:
             result = await self._gateway.pipeline.take_from(message)
         except SessionGone:
@@ -390,8 +390,8 @@ class RemoteMessages:
         return _encode(_handed(result))
 
     async def _answer_wake(self, run_id: str, text: str, own_id: str) -> bytes:
-        if (row := await self._gateway.runtime.ledger.by_run(run_id)) is not None:
-            self._gateway.runtime.claims.forget_owner(session_name(row.agent_id, row.session_key))
+        if (row := await self._gateway.runtime.stores.ledger.by_run(run_id)) is not None:
+            self._gateway.runtime.stores.claims.forget_owner(session_name(row.agent_id, row.session_key))
         await self._gateway.pipeline.wake(run_id, text, own_id)
         return b""
 
@@ -476,7 +476,7 @@ class RemoteChannels:
 
     async def _ask(self, name: str, kind: str, request: Any) -> bytes | None:
         """Asks the node that has the account. None: nobody has it, or the node cannot be reached."""
-        claims, now = self._gateway.runtime.claims, time.monotonic()
+        claims, now = self._gateway.runtime.stores.claims, time.monotonic()
         node, until = self._known.get(name, ("", 0.0))
         if now > until:
             node = await claims.owner(name) or ""

@@ -337,7 +337,9 @@ class ClusterService:
         agent_id, _, key = name.removeprefix(SESSION).partition(":")
         runtime = self._gateway.runtime
         # The session is in memory from here on, so that messages which come together stay in their order.
-        _, left = await asyncio.gather(runtime.sessions.get(agent_id, key), runtime.ledger.unfinished((agent_id, key)))
+        _, left = await asyncio.gather(
+            runtime.stores.sessions.get(agent_id, key), runtime.stores.ledger.unfinished((agent_id, key))
+        )
         if left:
             log.info("taking up the unfinished messages of %s", key)
             await self._gateway.notices.end_interrupted((agent_id, key))
@@ -476,7 +478,7 @@ class SchedulerService:
 
     async def start(self) -> None:
         """Goes on with what the last Gateway left, then waits for what is due."""
-        claims = self._gateway.runtime.claims
+        claims = self._gateway.runtime.stores.claims
         if claims.alone:
             await self._begin()
             return
@@ -489,7 +491,7 @@ class SchedulerService:
             await asyncio.wait([self._starting], timeout=START_S)
 
     async def stop(self) -> None:
-        claims = self._gateway.runtime.claims
+        claims = self._gateway.runtime.stores.claims
         if not claims.alone:
             with contextlib.suppress(OSError, Fenced):
                 await claims.unwant(SCHEDULER)
@@ -539,10 +541,10 @@ class SchedulerService:
         runtime, cluster = self._gateway.runtime, self._gateway.cluster
         if (journal := runtime.approvals.journal) is None:
             return
-        living = {runtime.claims.node, *(cluster.membership.peers if cluster is not None else ())}
-        names = await runtime.documents.list(JOURNALS)
+        living = {runtime.stores.claims.node, *(cluster.membership.peers if cluster is not None else ())}
+        names = await runtime.stores.documents.list(JOURNALS)
         left = [name.removeprefix(JOURNALS).removesuffix(".json") for name in names]
-        if runtime.claims.node and await runtime.documents.version(JOURNAL_FILE) is not None:
+        if runtime.stores.claims.node and await runtime.stores.documents.version(JOURNAL_FILE) is not None:
             left.append("")  # It was copied from files.
         for node in left:
             if node not in living:
@@ -562,8 +564,8 @@ class SharedState:
 
     def start(self) -> None:
         gateway = self._gateway
-        if gateway.runtime.documents.shared:
-            self._unwatch = gateway.runtime.documents.watch(self._hear)
+        if gateway.runtime.stores.documents.shared:
+            self._unwatch = gateway.runtime.stores.documents.watch(self._hear)
         if gateway.cluster is not None:
             self._nodes = set(gateway.cluster.membership.peers)
             gateway.cluster.membership.hearers.append(self._nodes_changed)

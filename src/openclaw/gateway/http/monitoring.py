@@ -51,7 +51,7 @@ async def render(gateway: Gateway) -> str:
     errors = "openclaw_model_errors_total"
     page.values(errors, "Model calls that failed, by kind.", "counter", "kind", counted.model_errors)
     page.gauge("openclaw_clients", "Connected clients.", len(gateway.broadcaster.clients))
-    waiting = await gateway.runtime.ledger.outbox_depth()
+    waiting = await gateway.runtime.stores.ledger.outbox_depth()
     page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", waiting)
     page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", lag.histogram)
     shares = {"0.5": lag.percentile(0.5), "0.99": lag.percentile(0.99)}

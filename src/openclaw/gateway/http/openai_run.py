@@ -313,7 +313,7 @@ async def find_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, run
             return explicit, compose(ask.said, known, now)
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
         for earlier in runs[:MAX_NAMED_RUNS]:
-            row = await gateway.runtime.ledger.by_run(earlier)
+            row = await gateway.runtime.stores.ledger.by_run(earlier)
             if row is None or row.agent_id != agent_id or row.source != ask.source:
                 continue
             target = SessionRef(row.agent_id, row.session_key)
@@ -331,7 +331,7 @@ async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
     entry = await entry_of(gateway, target)
     if entry is None:
         return []
-    entries = await gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), KNOWN_ENTRIES)
+    entries = await gateway.runtime.stores.transcripts.tail(transcript_ref(target.agent_id, entry), KNOWN_ENTRIES)
     return [message for entry in entries if (message := message_of(entry)) is not None]
 
 
@@ -486,13 +486,13 @@ class Following:
         record, row = self._record, self._row
         if record is None or not record.ended:
             assert row is not None
-            return await self._stored_ending(await self._gateway.runtime.ledger.by_run(row.run_id) or row)
+            return await self._stored_ending(await self._gateway.runtime.stores.ledger.by_run(row.run_id) or row)
         result = record.result
         if record.state != "ok" or result is None:
             error = record.error or "the run failed"
             if record.state == "aborted":
                 error = f"the run was stopped before it was done ({record.error or 'stop'})"
-            ended = await self._gateway.runtime.ledger.by_run(self.run_id)
+            ended = await self._gateway.runtime.stores.ledger.by_run(self.run_id)
             return RunEnding(error=error, status=_failure_status(ended), usage=self._usage)
         return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)
 
@@ -535,7 +535,7 @@ def _failure_status(row: LedgerRow | None) -> int:
 async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage]:
     """Returns what the model said in a run. The ids of its entries follow from the run's id."""
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.session_id)
-    transcript = await gateway.runtime.transcripts.open(ref, create=False)
+    transcript = await gateway.runtime.stores.transcripts.open(ref, create=False)
     answers: list[AssistantMessage] = []
     step = 0
     while transcript is not None and (entry := await transcript.entry(entry_id(row.run_id, step))) is not None:

@@ -187,14 +187,16 @@ async def delete(call: MethodCall, params: AgentsDelete) -> Any:
     kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await patch_config(gateway, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})})
-    if params.delete_files and not gateway.runtime.on_files:
-        rows = [row async for row in in_pages(gateway.runtime.sessions, SessionQuery(agent_id=agent_id))]
+    if params.delete_files and not gateway.runtime.stores.on_files:
+        rows = [row async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))]
         for row in rows:
             await delete_session(gateway.runtime, gateway.dispatcher, SessionRef(agent_id, row.key))
     if params.delete_files:
-        for key in [row.key async for row in in_pages(gateway.runtime.sessions, SessionQuery(agent_id=agent_id))]:
+        for key in [
+            row.key async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))
+        ]:
             await gateway.dispatcher.abort(key)
-        await gateway.runtime.sessions.close_agent(agent_id)
+        await gateway.runtime.stores.sessions.close_agent(agent_id)
         stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
         trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"
         # A project folder outside the state directory that serves as a workspace is left alone.

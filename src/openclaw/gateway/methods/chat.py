@@ -276,7 +276,7 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
     if record is not None and record.ended:
         answer = _run_result(record)
     else:
-        answer = _stored_result(await gateway.runtime.ledger.by_run(row.run_id) or row)
+        answer = _stored_result(await gateway.runtime.stores.ledger.by_run(row.run_id) or row)
     said = [_payload(text) for text in result.side_replies]
     answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
     return answer
@@ -296,7 +296,7 @@ async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     if agent_id is not None:
         require_agent(gateway, agent_id)
     if params.session_id:
-        found = await gateway.runtime.sessions.find_session_id(params.session_id)
+        found = await gateway.runtime.stores.sessions.find_session_id(params.session_id)
         if found is None:
             raise no_session(params.session_id)
         target = SessionRef(found.agent_id, found.key)
@@ -375,7 +375,7 @@ async def _command_result(call: MethodCall, message: Incoming, handled: Handled 
         reply = await gateway.pipeline.answer(message, handled)
     elif handled.stopped is None:
         await gateway.dispatcher.index.wait(run_id, None)
-        row = await gateway.runtime.ledger.by_run(run_id)
+        row = await gateway.runtime.stores.ledger.by_run(run_id)
         reply = (row.result or {}).get("text") if row is not None else None
     else:
         reply = None  # A stop is not answered in words.
@@ -456,7 +456,7 @@ async def abort(call: MethodCall, params: ChatAbort) -> Any:
         stopped += await dispatcher.abort(target.key, run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
-        await call.gateway.runtime.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
+        await call.gateway.runtime.stores.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
 
 
@@ -541,7 +541,7 @@ async def history(call: MethodCall, params: ChatHistory) -> Any:
     if entry is None:
         return {**answer, "messages": []}
     answer["sessionId"] = entry["sessionId"]
-    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), params.limit)
+    entries = await call.gateway.runtime.stores.transcripts.tail(transcript_ref(target.agent_id, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     return {**answer, **_levels(call.gateway, target, entry)}
@@ -585,7 +585,7 @@ async def view(call: MethodCall, params: ChatView) -> Any:
     if entry is None:
         return {**answer, "sessionId": None, "messages": [], "more": False}
     ref = transcript_ref(target.agent_id, entry)
-    entries = await gateway.runtime.transcripts.tail(ref, params.limit, params.before)
+    entries = await gateway.runtime.stores.transcripts.tail(ref, params.limit, params.before)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     shown = ("thinkingLevel", "verboseLevel", "reasoningLevel", "label", "totalTokens", "contextTokens", "model")
     return {
@@ -635,7 +635,7 @@ async def media(call: MethodCall, params: ChatMedia) -> Any:
     runtime, target = call.gateway.runtime, target_of(call.gateway, params.session_key)
     entry = await entry_of(call.gateway, target)
     ref = transcript_ref(target.agent_id, entry) if entry is not None else None
-    transcript = await runtime.transcripts.open(ref, create=False) if ref is not None else None
+    transcript = await runtime.stores.transcripts.open(ref, create=False) if ref is not None else None
     found = await transcript.entry(params.entry_id) if transcript is not None else None
     named = named_files(found) if found is not None else ()
     if params.index >= len(named):

@@ -77,7 +77,7 @@ async def get(call: MethodCall, params: ContextGet) -> Any:
 
 async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> dict[str, Any] | None:
     """The changes since the run before it in the same session; None for the first run."""
-    rows = await gateway.runtime.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
+    rows = await gateway.runtime.stores.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
     earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
     opened: dict[str, Transcript | None] = {rebuilt.settings.session_id: run.transcript}
     for row in earlier:
@@ -90,7 +90,7 @@ async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> di
 
 async def _rebuilt(gateway: Gateway, run: NotedRun, number: int | None = None) -> RebuiltRequest:
     try:
-        return await rebuild(run.record, run.transcript, gateway.runtime.blobs, number)
+        return await rebuild(run.record, run.transcript, gateway.runtime.stores.blobs, number)
     except NotStored as problem:
         raise MethodError(f"run {run.run_id}: {problem}") from None
 
@@ -179,7 +179,7 @@ class ContextFind(Params):
 async def find(call: MethodCall, params: ContextFind) -> Any:
     """Tells in which of the session's last runs the phrase came into the model's view, and when and why it left."""
     runs = await _last_runs(call.gateway, params.key, params.limit)
-    search = PhraseSearch(params.phrase, call.gateway.runtime.blobs)
+    search = PhraseSearch(params.phrase, call.gateway.runtime.stores.blobs)
     sightings = await search.sightings(runs[::-1])
     return {"runs": len(runs), "sightings": sightings, "inViewNow": bool(search.where), "where": search.where}
 
@@ -188,14 +188,14 @@ async def find(call: MethodCall, params: ContextFind) -> Any:
 
 
 async def _run(gateway: Gateway, ref: str) -> NotedRun:
-    row = await gateway.runtime.ledger.by_run(ref)
+    row = await gateway.runtime.stores.ledger.by_run(ref)
     if row is None:
-        rows = await gateway.runtime.ledger.runs_beginning(ref, 2)
+        rows = await gateway.runtime.stores.ledger.runs_beginning(ref, 2)
         if len(rows) != 1:
             raise MethodError(f"{'Several runs begin' if rows else 'No run begins'} with {ref!r}")
         row = rows[0]
     if row.state == "superseded" and (by := (row.result or {}).get("answeredBy")):
-        row = await gateway.runtime.ledger.by_run(by) or row
+        row = await gateway.runtime.stores.ledger.by_run(by) or row
     noted = await _noted(gateway, row, {})
     if noted is None:
         raise MethodError(NOT_NOTED.format(run=row.run_id))
@@ -208,7 +208,7 @@ async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
     key = session.key if session else target_of(gateway, key).key
     opened: dict[str, Transcript | None] = {}
     found: list[NotedRun] = []
-    for row in await gateway.runtime.ledger.recent(session_key=key, limit=MOST_RUNS):
+    for row in await gateway.runtime.stores.ledger.recent(session_key=key, limit=MOST_RUNS):
         noted = await _noted(gateway, row, opened)
         if noted is not None:
             found.append(noted)
@@ -220,7 +220,7 @@ async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
 
 
 async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript | None]) -> NotedRun | None:
-    record = await read_record((row.result or {}).get("request"), gateway.runtime.blobs)
+    record = await read_record((row.result or {}).get("request"), gateway.runtime.stores.blobs)
     if record is None or not record.count:
         return None
     session_id = record.session_id
@@ -228,7 +228,7 @@ async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript 
         entry = await entry_of(gateway, SessionRef(row.agent_id, row.session_key))
         file = entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None
         ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=file)
-        opened[session_id] = await gateway.runtime.transcripts.open(ref, create=False)
+        opened[session_id] = await gateway.runtime.stores.transcripts.open(ref, create=False)
     return NotedRun(
         run_id=row.run_id,
         session_key=row.session_key,

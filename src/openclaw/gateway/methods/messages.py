@@ -76,7 +76,7 @@ class MessagesList(Params):
 async def list_messages(call: MethodCall, params: MessagesList) -> Any:
     """The accepted messages, newest first."""
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
-    rows = await call.gateway.runtime.ledger.recent(session_key=key, state=params.state, limit=params.limit)
+    rows = await call.gateway.runtime.stores.ledger.recent(session_key=key, state=params.state, limit=params.limit)
     listed = [row_facts(row) for row in rows]
     if key is None and params.state is None:
         # What waits for more words of its sender has no session and no number yet.
@@ -93,7 +93,7 @@ class MessagesGet(Params):
 @methods.add("messages.get", MessagesGet)
 async def get(call: MethodCall, params: MessagesGet) -> Any:
     """One accepted message with its changes, tool calls and deliveries."""
-    ledger = call.gateway.runtime.ledger
+    ledger = call.gateway.runtime.stores.ledger
     if params.run_id is not None and params.id is None:
         row = await ledger.by_run(params.run_id)
     elif params.id is not None and params.run_id is None:
@@ -220,14 +220,14 @@ async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     run.
     """
     name = ref.strip()
-    row = await named_message(gateway.runtime.ledger, name)
+    row = await named_message(gateway.runtime.stores.ledger, name)
     if row is None:
         found = await _session(gateway, name)
         if found is not None:
             return found
         if (held := await _held(gateway, name)) is not None:
             return held
-        if notes := await gateway.runtime.ledger.rejected([name]):
+        if notes := await gateway.runtime.stores.ledger.rejected([name]):
             return _turned_away(gateway, notes)
         row = await _by_prefix(gateway, name)
     return await _why_message(gateway, row)
@@ -253,7 +253,7 @@ async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
     found: LedgerRow | None = None
     for _ in range(LONGEST_CHAIN):
         by = answered_by(found or row)
-        following = await gateway.runtime.ledger.by_run(by) if by else None
+        following = await gateway.runtime.stores.ledger.by_run(by) if by else None
         if following is None:
             break
         found = following
@@ -290,7 +290,7 @@ async def _held(gateway: Gateway, name: str) -> dict[str, Any] | None:
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
-    rows = await gateway.runtime.ledger.runs_beginning(name, 6) if name else []
+    rows = await gateway.runtime.stores.ledger.runs_beginning(name, 6) if name else []
     if not rows:
         raise MethodError(
             f'Nothing is known of "{clipped(name, 81)}": it is no message, run, session or label. '
@@ -308,19 +308,19 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
         return None
     found = await find_row(gateway, name)
     if found is not None:
-        rows = await gateway.runtime.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
+        rows = await gateway.runtime.stores.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
         answer = _session_answer(gateway, found.key, found.entry["sessionId"], rows)
         answer["story"] += await _damage(gateway, found.agent_id, found.key, found.entry["sessionId"])
         return answer
-    for row in (await gateway.runtime.sessions.select(SessionQuery(ever=frozenset({name})))).rows:
+    for row in (await gateway.runtime.stores.sessions.select(SessionQuery(ever=frozenset({name})))).rows:
         if any(previous.session_id == name for previous in previous_sessions(row.entry)):
-            rows = await gateway.runtime.ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)
+            rows = await gateway.runtime.stores.ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)
             rows = [one for one in rows if one.session_id == name][:LAST_MESSAGES]
             return _session_answer(gateway, row.key, name, rows)
     if key_problem(name):
         return None
     deleted = target_of(gateway, name).key
-    rows = await gateway.runtime.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
+    rows = await gateway.runtime.stores.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
     return _session_answer(gateway, deleted, rows[0].session_id, rows) if rows else None
 
 
@@ -340,10 +340,10 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
 
 async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id: str) -> list[str]:
     """Tells what is damaged in the transcript of a session."""
-    entry = await gateway.runtime.sessions.get(agent_id, session_key)
+    entry = await gateway.runtime.stores.sessions.get(agent_id, session_key)
     file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
     ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
-    transcripts = gateway.runtime.transcripts
+    transcripts = gateway.runtime.stores.transcripts
     path = await transcripts.locate(ref) if session_id else None
     # Opening a compressed one would decompress it. It was sound when it was compressed.
     transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
@@ -366,7 +366,7 @@ class OutboxList(Params):
 @methods.add("outbox.list", OutboxList)
 async def list_outbox(call: MethodCall, params: OutboxList) -> Any:
     """The parts of replies, newest first."""
-    ledger = call.gateway.runtime.ledger
+    ledger = call.gateway.runtime.stores.ledger
     rows = await ledger.outbox_parts(_STATES[params.state], channel=params.channel, limit=params.limit)
     return {
         "ts": call.gateway.runtime.clock.now_ms(),
@@ -414,7 +414,7 @@ async def drop(call: MethodCall, params: OutboxChoice) -> Any:
 
 
 async def _chosen(gateway: Gateway, params: OutboxChoice, state: PartState) -> list[OutboxRow]:
-    ledger = gateway.runtime.ledger
+    ledger = gateway.runtime.stores.ledger
     if not (params.ids or params.run_id or params.all):
         raise MethodError("name parts by ids, a message by runId, or all")
     if params.run_id:
@@ -451,7 +451,7 @@ class SendParams(Params):
 async def send(call: MethodCall, params: SendParams) -> Any:
     """Writes the message down, then sends it. It goes out even after a crash, and one key never sends twice."""
     gateway = call.gateway
-    row, message = await gateway.runtime.ledger.by_run(params.idempotency_key), None
+    row, message = await gateway.runtime.stores.ledger.by_run(params.idempotency_key), None
     if row is None or row.source != "send":
         try:
             message = await _message_to_send(gateway, params)

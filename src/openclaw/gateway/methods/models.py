@@ -44,7 +44,7 @@ class UsedKey(msgspec.Struct, frozen=True):
 
     def view(self, gateway: Gateway) -> dict[str, Any]:
         """What clients see of it. The key itself is never shown."""
-        rests = gateway.runtime.model_calls.keys.cooldown_end(self.key, self.model)
+        rests = gateway.runtime.models.calls.keys.cooldown_end(self.key, self.model)
         source = self.key.source
         return {
             "id": self.key.credential.id,
@@ -57,7 +57,7 @@ class UsedKey(msgspec.Struct, frozen=True):
 @methods.add("models.list", NoParams)
 async def list_models(call: MethodCall) -> Any:
     """All models; ``available`` says whether one could be called now."""
-    catalogue = call.gateway.runtime.catalogue()
+    catalogue = call.gateway.runtime.models.catalogue()
     usable = {model.ref for model in catalogue.available()}
     return {"models": [{**public_row(model), "available": model.ref in usable} for model in catalogue.all()]}
 
@@ -67,7 +67,7 @@ async def status(call: MethodCall, params: ModelsStatus) -> Any:
     """The model that answers, why, and where the Gateway has keys from."""
     gateway, runtime = call.gateway, call.gateway.runtime
     if params.refresh:
-        await runtime.look_for_models()
+        await runtime.models.rescan()
     config = runtime.config.current
     agent_id = params.agent_id or default_agent_id(config)
     used = await used_keys(gateway, agent_id)
@@ -80,7 +80,7 @@ async def status(call: MethodCall, params: ModelsStatus) -> Any:
         )
         row["keys"].append(one.view(gateway))
     try:
-        choice = runtime.catalogue().choose(config, agent_id)
+        choice = runtime.models.catalogue().choose(config, agent_id)
         chosen = {"defaultModel": choice.model.ref, "why": choice.why}
     except UnknownModel as unknown:
         chosen = {"defaultModel": None, "why": str(unknown)}
@@ -113,7 +113,7 @@ async def probe(call: MethodCall, params: ModelsProbe) -> Any:
 
 
 async def _trial(gateway: Gateway, one: UsedKey, timeout_s: float) -> dict[str, Any]:
-    calls, config, clock = gateway.runtime.model_calls, gateway.runtime.config.current, gateway.runtime.clock
+    calls, config, clock = gateway.runtime.models.calls, gateway.runtime.config.current, gateway.runtime.clock
     began = clock.now_ms()
     try:
         secret = await calls.keys.read(one.key, one.model, config)
@@ -128,11 +128,11 @@ async def _trial(gateway: Gateway, one: UsedKey, timeout_s: float) -> dict[str, 
 async def used_keys(gateway: Gateway, agent_id: str) -> list[UsedKey]:
     """Every key that the Gateway has, with a model of its provider. The provider of the default model comes first."""
     runtime = gateway.runtime
-    config, catalogue = runtime.config.current, runtime.catalogue()
+    config, catalogue = runtime.config.current, runtime.models.catalogue()
     used: list[UsedKey] = []
     for model in _models_to_try(catalogue, gateway, agent_id):
         try:
-            keys = await gateway.runtime.model_calls.keys.all_for(model, config, agent_id)
+            keys = await gateway.runtime.models.calls.keys.all_for(model, config, agent_id)
         except MissingKey:
             continue
         used += [UsedKey(model, key) for key in keys]

@@ -110,7 +110,7 @@ async def list_sessions(call: MethodCall, params: SessionsList) -> Any:
     """The sessions, newest first, with their model and tokens."""
     gateway = call.gateway
     agent = normalize_agent_id(params.agent_id) if params.agent_id else None
-    found = await gateway.runtime.sessions.select(_query(call, params, agent))
+    found = await gateway.runtime.stores.sessions.select(_query(call, params, agent))
     rows, page = found.rows, dict[str, Any]()
     if params.offset is not None:
         end, total = params.offset + (params.limit or PAGE), found.total or 0
@@ -123,7 +123,7 @@ async def list_sessions(call: MethodCall, params: SessionsList) -> Any:
             await _look_inside(call, params, row, view)
     # The default agent's store comes first.
     agents = [agent] if agent else gateway.agent_ids()
-    paths = list(dict.fromkeys(gateway.runtime.sessions.path(name) for name in agents))
+    paths = list(dict.fromkeys(gateway.runtime.stores.sessions.path(name) for name in agents))
     return {
         "ts": gateway.runtime.clock.now_ms(),
         "path": paths[0] if len(paths) == 1 else "(multiple)",
@@ -155,9 +155,9 @@ def _query(call: MethodCall, params: SessionsList, agent: str | None) -> Session
 
 
 async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
-    messages = await last_messages(call.gateway.runtime.transcripts, row, 20)
+    messages = await last_messages(call.gateway.runtime.stores.transcripts, row, 20)
     if params.include_derived_titles:
-        begun = await first_messages(call.gateway.runtime.transcripts, row)
+        begun = await first_messages(call.gateway.runtime.stores.transcripts, row)
         view["derivedTitle"] = derived_title(row, [*begun, *messages])
     if params.include_last_message:
         spoken = [text for message in reversed(messages) if (text := preview_text(message).strip())]
@@ -185,7 +185,7 @@ async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) ->
     if entry is None:
         return {"key": key, "status": "missing", "items": []}
     messages = await last_messages(
-        call.gateway.runtime.transcripts, SessionRow(target.agent_id, target.key, entry), limit
+        call.gateway.runtime.stores.transcripts, SessionRow(target.agent_id, target.key, entry), limit
     )
     items = [
         {"role": preview_role(message), "text": shortened(text, max_chars)}
@@ -230,7 +230,7 @@ async def resolve(call: MethodCall, params: SessionsResolve) -> Any:
             label=None if params.session_id else name,
             spawned_by=params.spawned_by or None,
         )
-        found = [row.key for row in (await call.gateway.runtime.sessions.select(wanted)).rows]
+        found = [row.key for row in (await call.gateway.runtime.stores.sessions.select(wanted)).rows]
     by_label = " with label" if params.label else ""
     if not found:
         raise no_session(name, by_label)
@@ -279,7 +279,7 @@ async def search(call: MethodCall, params: SessionsSearch) -> Any:
     # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
     found_in = frozenset(found.session_id for found in answer.results)
-    for row in (await gateway.runtime.sessions.select(SessionQuery(ever=found_in))).rows:
+    for row in (await gateway.runtime.stores.sessions.select(SessionQuery(ever=found_in))).rows:
         keys[row.entry["sessionId"]] = shown_key(row.key)
         for previous in previous_sessions(row.entry):
             keys.setdefault(previous.session_id, shown_key(row.key))
@@ -342,11 +342,11 @@ async def patch(call: MethodCall, params: SessionsPatch) -> Any:
     gateway = call.gateway
     target = session_to_change(gateway, params.key)
     if label := (params.label or "").strip():
-        labelled = await gateway.runtime.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
+        labelled = await gateway.runtime.stores.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
         if any(row.key != target.key for row in labelled.rows):
             raise MethodError(f"label already in use: {label}")
     now = gateway.runtime.clock.now_ms()
-    entry = await gateway.runtime.sessions.update(
+    entry = await gateway.runtime.stores.sessions.update(
         target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
     )
     assert entry is not None
@@ -355,7 +355,7 @@ async def patch(call: MethodCall, params: SessionsPatch) -> Any:
         model = {"modelProvider": entry.get("providerOverride"), "model": entry.get("modelOverride")}
     return {
         "ok": True,
-        "path": gateway.runtime.sessions.path(target.agent_id),
+        "path": gateway.runtime.stores.sessions.path(target.agent_id),
         "key": shown_key(target.key),
         "entry": entry,
         "resolved": {name: model[name] for name in ("modelProvider", "model")},
@@ -434,7 +434,7 @@ def session_model(entry: Mapping[str, Any], target: SessionRef, gateway: Gateway
     """Returns the model that the session uses, or None when it is no longer known."""
     runtime = gateway.runtime
     try:
-        return current_model(entry, runtime.config.current, runtime.catalogue(), target.agent_id)
+        return current_model(entry, runtime.config.current, runtime.models.catalogue(), target.agent_id)
     except UnknownModel:
         return None
 
@@ -465,8 +465,8 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gat
     if not text:
         raise MethodError("invalid model: empty")
     try:
-        model = gateway.runtime.catalogue().resolve(text)
-        default = gateway.runtime.catalogue().default_for(gateway.runtime.config.current, target.agent_id)
+        model = gateway.runtime.models.catalogue().resolve(text)
+        default = gateway.runtime.models.catalogue().default_for(gateway.runtime.config.current, target.agent_id)
     except UnknownModel as unknown:
         raise MethodError(f"invalid model: {unknown}") from None
     if model.ref != default.ref:
@@ -489,7 +489,7 @@ async def reset(call: MethodCall, params: SessionKey) -> Any:
     def change(entry: SessionEntry | None) -> SessionEntry | None:
         return SessionEntry(**{**entry, **levels}) if entry is not None else None  # type: ignore[typeddict-item]
 
-    entry = await gateway.runtime.sessions.update(target.agent_id, target.key, change)
+    entry = await gateway.runtime.stores.sessions.update(target.agent_id, target.key, change)
     return {"ok": True, "key": shown_key(target.key), "entry": entry}
 
 
@@ -565,10 +565,10 @@ async def compact(call: MethodCall, params: SessionsCompact) -> Any:
     if entry is None:
         return {**answer, "reason": "no sessionId"}
     ref = transcript_ref(target.agent_id, entry)
-    if await gateway.runtime.transcripts.locate(ref) is None:
+    if await gateway.runtime.stores.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
     shortened = await gateway.dispatcher.exclusively(
-        target.key, lambda: gateway.runtime.transcripts.shorten(ref, params.max_lines)
+        target.key, lambda: gateway.runtime.stores.transcripts.shorten(ref, params.max_lines)
     )
     if shortened.archived is None:
         return {**answer, "kept": shortened.kept}
@@ -579,7 +579,7 @@ async def compact(call: MethodCall, params: SessionsCompact) -> Any:
                 entry.pop(name, None)
         return entry
 
-    await gateway.runtime.sessions.update(target.agent_id, target.key, drop_counters)
+    await gateway.runtime.stores.sessions.update(target.agent_id, target.key, drop_counters)
     return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
 
 
@@ -722,7 +722,9 @@ async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
     entry = await entry_of(call.gateway, target)
     transcript = None
     if entry is not None:
-        transcript = await call.gateway.runtime.transcripts.open(transcript_ref(target.agent_id, entry), create=False)
+        transcript = await call.gateway.runtime.stores.transcripts.open(
+            transcript_ref(target.agent_id, entry), create=False
+        )
     if transcript is None:
         raise MethodError(f"No session found: {target.key}")
     return transcript
@@ -746,13 +748,13 @@ async def export(call: MethodCall, params: SessionsExport) -> Any:
     gateway = call.gateway
     target = target_of(gateway, params.key)
     ref = await _session_ref(gateway, target, params.session_id)
-    if await gateway.runtime.transcripts.locate(ref) is None:
+    if await gateway.runtime.stores.transcripts.locate(ref) is None:
         raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
     if params.format == "raw":
-        lines, following = await gateway.runtime.transcripts.page(ref, params.cursor, PAGE_BYTES)
+        lines, following = await gateway.runtime.stores.transcripts.page(ref, params.cursor, PAGE_BYTES)
         items: list[Any] = [line.decode("utf-8", "replace") for line in lines]
     else:
-        transcript = await gateway.runtime.transcripts.open(ref, create=False)
+        transcript = await gateway.runtime.stores.transcripts.open(ref, create=False)
         entries = await transcript.path_entries() if transcript is not None else []
         shown = partial(as_people_see_it, with_reasoning=False)
 
@@ -811,16 +813,16 @@ async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> s
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
     if is_transcript(lines):
         data = await asyncio.to_thread(imported_lines, lines, session_id, iso_utc(now))
-        await gateway.runtime.transcripts.create(ref, data)
+        await gateway.runtime.stores.transcripts.create(ref, data)
     else:
         messages = await asyncio.to_thread(imported_messages, lines, now)
-        transcript = await gateway.runtime.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
+        transcript = await gateway.runtime.stores.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
         assert transcript is not None
         for message in messages:
             await transcript.append({"type": "message", "message": message})
         await transcript.sync()
     made = SessionEntry(sessionId=session_id, updatedAt=now)
-    await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: made)
+    await gateway.runtime.stores.sessions.update(target.agent_id, target.key, lambda _: made)
     return session_id
 
 
@@ -841,7 +843,7 @@ class FolderImport:
         self._source = import_sessions(
             Path(params.from_).expanduser(),
             gateway.runtime.state_dir,
-            gateway.runtime.sessions,
+            gateway.runtime.stores.sessions,
             dry_run=params.dry_run,
         )
         self.task = gateway.spawn(self._run())
@@ -855,7 +857,7 @@ class FolderImport:
 async def import_folder(call: MethodCall, params: SessionsImportFolder) -> Any:
     """Begins an import, or tells what it has done since the last call. One runs at a time."""
     gateway = call.gateway
-    if not gateway.runtime.on_files:
+    if not gateway.runtime.stores.on_files:
         raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")
     running = gateway.folder_import
     if running is None or (running.task.done() and not params.seen):

@@ -51,7 +51,7 @@ async def status(call: MethodCall) -> Any:
         listed = await most_recent(gateway, agent_id, RECENT_ROWS)
         defaults = model_defaults(gateway, agent_id)
         recent = [status_row(row, defaults, gateway.runtime.clock.now_ms()) for row in listed.rows]
-        path = gateway.runtime.sessions.path(agent_id)
+        path = gateway.runtime.stores.sessions.path(agent_id)
         by_agent.append({"agentId": agent_id, "path": path, "count": listed.total, "recent": recent})
         everything += recent
         count += listed.total

@@ -60,7 +60,10 @@ class SessionsUsage(Params):
 async def sessions_usage(call: MethodCall, params: SessionsUsage) -> Any:
     """Tokens and cost of sessions, by day and model."""
     gateway = call.gateway
-    days, sessions = _days(gateway, params.start_date, params.end_date, zone_is_utc=True), gateway.runtime.sessions
+    days, sessions = (
+        _days(gateway, params.start_date, params.end_date, zone_is_utc=True),
+        gateway.runtime.stores.sessions,
+    )
     rows = [await _row(gateway, params.key)] if params.key else (await sessions.select(SessionQuery())).rows
     owners: dict[Path, Owner] = {}
     for row in rows:
@@ -68,14 +71,16 @@ async def sessions_usage(call: MethodCall, params: SessionsUsage) -> Any:
         if path is not None:
             owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
     places = [*owners] if params.key else spend_report.folders(gateway.runtime, gateway.agent_ids())
-    price_of = spend_report.prices(gateway.runtime.catalogue())
+    price_of = spend_report.prices(gateway.runtime.models.catalogue())
 
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         active = {path: spend for path, spend in found.items() if params.key or any(map(days.has, spend.activity))}
         named = {path: owners.get(path) or _left_over(gateway, path) for path in active}
         return _usage_view(active, named, price_of, days, params.limit)
 
-    answer = await gateway.runtime.spending.compute(view, places, 0 if params.key else spend_report.begins_ms(days))
+    answer = await gateway.runtime.models.spending.compute(
+        view, places, 0 if params.key else spend_report.begins_ms(days)
+    )
     await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
     return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
@@ -177,7 +182,7 @@ async def _complete(
             if value := entry.get(name):
                 session[name] = value
         if params.include_context_weight:
-            session["contextWeight"] = await stored_report(entry, gateway.runtime.blobs)
+            session["contextWeight"] = await stored_report(entry, gateway.runtime.stores.blobs)
 
 
 class OneSession(Params):
@@ -189,11 +194,11 @@ async def timeseries(call: MethodCall, params: OneSession) -> Any:
     """How the tokens of a session grew."""
     gateway = call.gateway
     row = await _row(gateway, params.key)
-    ref, price_of = transcript_ref(row.agent_id, row.entry), spend_report.prices(gateway.runtime.catalogue())
+    ref, price_of = transcript_ref(row.agent_id, row.entry), spend_report.prices(gateway.runtime.models.catalogue())
     spent: list[bytes] = []
     cursor: int | None = 0
     while cursor is not None:
-        lines, cursor = await gateway.runtime.transcripts.page(ref, cursor, POINTS_PAGE_BYTES)
+        lines, cursor = await gateway.runtime.stores.transcripts.page(ref, cursor, POINTS_PAGE_BYTES)
         spent += filter(has_usage, lines)
     points = await asyncio.to_thread(points_of, spent, price_of, MOST_POINTS)
     return {"sessionId": row.entry["sessionId"], "points": points}
@@ -210,9 +215,9 @@ async def logs(call: MethodCall, params: UsageLogs) -> Any:
     gateway = call.gateway
     row = await _row(gateway, params.key)
     ref = transcript_ref(row.agent_id, row.entry)
-    price_of = spend_report.prices(gateway.runtime.catalogue())
+    price_of = spend_report.prices(gateway.runtime.models.catalogue())
     views: list[dict[str, Any]] = []
-    for entry in await gateway.runtime.transcripts.tail(ref, params.limit):
+    for entry in await gateway.runtime.stores.transcripts.tail(ref, params.limit):
         message = message_of(entry)
         if message is None:
             continue
@@ -245,14 +250,14 @@ async def usage_cost(call: MethodCall, params: UsageCost) -> Any:
     """The cost of all agents for each day in the user's zone."""
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
-    price_of = spend_report.prices(gateway.runtime.catalogue())
+    price_of = spend_report.prices(gateway.runtime.models.catalogue())
 
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         report = UsageReport(found.values(), price_of, days)
         daily = [{"date": day, **msgspec.to_builtins(sums)} for day, sums in report.daily_totals().items()]
         return {"daily": daily, "totals": report.totals()}
 
-    answer = await gateway.runtime.spending.compute(
+    answer = await gateway.runtime.models.spending.compute(
         view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
     )
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1

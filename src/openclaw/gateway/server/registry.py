@@ -303,7 +303,7 @@ async def _by_id_or_label(gateway: Gateway, name: str, new: NamedSession, agent_
         if is_subagent(new.ref.key):
             return new
         raise no_session(name)
-    sessions = gateway.runtime.sessions
+    sessions = gateway.runtime.stores.sessions
     if row := await sessions.find_session_id(name) or await sessions.find_session_id(name.lower()):
         ref = SessionRef(row.agent_id, row.key)
         _check_agent(ref, agent_id)
@@ -350,7 +350,7 @@ def no_session(name: str, which: str = "") -> MethodError:
 
 
 async def entry_of(gateway: Gateway, target: SessionRef) -> SessionEntry | None:
-    return await gateway.runtime.sessions.get(target.agent_id, target.key)
+    return await gateway.runtime.stores.sessions.get(target.agent_id, target.key)
 
 
 def require_agent(gateway: Gateway, agent_id: str) -> None:
@@ -373,8 +373,8 @@ async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
         entry = await entry_of(gateway, target)
         if entry is not None:
             return SessionRow(target.agent_id, target.key, entry)
-    found = await gateway.runtime.sessions.find_session_id(text.strip())
+    found = await gateway.runtime.stores.sessions.find_session_id(text.strip())
     if found is not None:
         return found
-    labelled = await gateway.runtime.sessions.select(SessionQuery(label=text.strip(), limit=2))
+    labelled = await gateway.runtime.stores.sessions.select(SessionQuery(label=text.strip(), limit=2))
     return labelled.rows[0] if len(labelled.rows) == 1 else None

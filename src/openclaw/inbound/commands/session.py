@@ -111,16 +111,16 @@ async def why(context: CommandContext, facts: Facts, args: str) -> str:
     """Tells the story of a message of this session. A chat must not tell what was said in another session."""
     runtime, ref, key = context.runtime, args.strip(), facts.session.key
     if not ref:
-        found = await runtime.ledger.recent(session_key=key, limit=1)
+        found = await runtime.stores.ledger.recent(session_key=key, limit=1)
         if not found:
             return "No message of this session is on record yet."
-    elif row := await named_message(runtime.ledger, ref, key):
+    elif row := await named_message(runtime.stores.ledger, ref, key):
         found = [row]
     else:
-        notes = await runtime.ledger.rejected([ref])
+        notes = await runtime.stores.ledger.rejected([ref])
         if here := [note for note in notes if (note.channel, note.chat) == (facts.channel, facts.chat)]:
             return "\n".join(tell_turned_away(here, user_zone(context.config)))
-        found = [row for row in await runtime.ledger.runs_beginning(ref, 6) if row.session_key == key]
+        found = [row for row in await runtime.stores.ledger.runs_beginning(ref, 6) if row.session_key == key]
     if not found:
         return f'Nothing is known of "{shortened(ref, 80)}".'
     if len(found) > 1:

@@ -639,7 +639,7 @@ async def known_profiles(directives: Directives, facts: Facts, context: CommandC
         model = named_model(wanted.name, context.config, context.catalogue, agent_id)
     except UnknownModel:
         return ()
-    stored = await runtime.failover.keys.stored(model, context.config, agent_id)
+    stored = await runtime.models.failover.keys.stored(model, context.config, agent_id)
     return [key.credential.id for key in stored]
 
 

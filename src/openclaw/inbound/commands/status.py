@@ -57,7 +57,7 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
 
 async def _fallback_lines(context: CommandContext, agent_id: str, entry: SessionEntry, model: Model) -> list[str]:
     """Says that the session's model rests after a failure, how long, and who answered in its place."""
-    resting = await context.runtime.failover.cooldown_of(model, agent_id)
+    resting = await context.runtime.models.failover.cooldown_of(model, agent_id)
     if resting is None:
         return []
     left = duration(resting.cooldown_until - context.runtime.clock.now_ms())
