@@ -135,7 +135,7 @@ class _Session:
         await self._say("And when is my train?")
         await shows("⋯ waits: And when is my train?")
         # The chat shows it a moment before the Gateway has it.
-        await until(lambda: bool(self._gateway.gateway.dispatcher.waiting("agent:main:main")))
+        await until(lambda: bool(self._gateway.gateway.runs.waiting("agent:main:main")))
         held.set()
         await shows("is enough.", "At 9:12", idle=True)
 

@@ -154,7 +154,7 @@ async def main():
     model = ScriptedModel("fine")
     async with gateway_parts(Path(sys.argv[1]), model) as gateway:
         await submit(gateway, "hi", "run-1")
-        await gateway.dispatcher.index.wait("run-1", 60)
+        await gateway.runs.index.wait("run-1", 60)
     assert model.requests
 
 asyncio.run(main())

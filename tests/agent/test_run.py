@@ -30,7 +30,7 @@ SESSION_ID = "11111111-1111-4111-8111-111111111111"
 
 
 class Session:
-    """One session, whose messages are run here without a dispatcher."""
+    """One session, whose messages are run here without `Runs`."""
 
     def __init__(self, gateway: Gateway, model: ScriptedModel, clock: HeldClock) -> None:
         self.gateway = gateway

@@ -87,7 +87,7 @@ async def test_a_tool_of_a_run_that_ended_while_the_page_was_asking_does_not_beg
     await asyncio.wait_for(asked.wait(), LIMIT_MS / 1000)
     begins.touch()
     async with asyncio.timeout(LIMIT_MS / 1000):
-        while tab.gateway.gateway.dispatcher.busy():
+        while tab.gateway.gateway.runs.busy():
             await asyncio.sleep(0.01)
     holds = False
     for server, message in held:

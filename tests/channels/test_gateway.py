@@ -82,8 +82,8 @@ async def house(
     http = await serve(gateway, "127.0.0.1", 0)
     try:
         await gateway.start_services()
-        await gateway.dispatcher.find_unfinished()
-        gateway.dispatcher.start_unfinished()
+        await gateway.runs.find_unfinished()
+        gateway.runs.start_unfinished()
         await gateway.channel_services.start()
         async with (
             aiohttp.ClientSession() as session,
@@ -155,7 +155,7 @@ async def test_silence_sends_nothing_and_takes_the_sign_down(
         # The Gateway disarms a token of silence in a channel's text, so it cannot be a directive there.
         server.reply("NO_REPLY")
         inbound = await world.say("hm")
-        await home.gateway.dispatcher.index.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.runs.index.wait(f"loopback-{inbound.message_id}", 10)
         await world.until(lambda: ("loopback:ann", False) in world.typing)
         assert world.delivered == []
 
@@ -174,7 +174,7 @@ async def test_a_reply_finished_while_the_channel_was_away_is_sent_after_a_resta
         await world.until(lambda: bool(world.lives))
         inbound = await world.say("[[sleep:50]][[reply:kept]]")
         world.disconnect()
-        await home.gateway.dispatcher.index.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.runs.index.wait(f"loopback-{inbound.message_id}", 10)
     assert world.delivered == []
     async with house(tmp_path, server, world, {"loopback": {}}):
         (reply,) = await world.got(1)

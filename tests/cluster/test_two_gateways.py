@@ -72,7 +72,7 @@ async def test_a_message_may_enter_at_any_node_and_both_see_the_stream(pair: Pai
             assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 2
             waited = await client.call("agent.wait", {"runId": "r2", "timeoutMs": 30_000})
             assert waited["status"] == "ok"
-        assert not pair.other.gateway.dispatcher.index.get("r2"), "the owner has run it"
+        assert not pair.other.gateway.runs.index.get("r2"), "the owner has run it"
     assert len(models.requests) == 2
 
 
@@ -107,7 +107,7 @@ async def test_the_openai_endpoint_of_any_node_answers_in_a_session_of_another(p
             async with http.post(url, json=body, headers=headers) as answer:
                 text = await answer.text()
                 assert answer.status == 200 and f"{stream}!" in text, text
-    assert pair.other.gateway.dispatcher.busy() == 0
+    assert pair.other.gateway.runs.busy() == 0
     async with pair.other.client() as client:
         history = await client.call("chat.history", {"sessionKey": "main"})
         assert [message["role"] for message in history["messages"]] == ["user", "assistant"] * 3

@@ -49,8 +49,8 @@ async def gateway(tmp_path: Path, models: ModelServer, clock: JumpingClock) -> A
     config = ConfigStore(str(state / "openclaw.json"), clock, os.environ)
     config.load_or_create()
     made = await open_gateway(str(state), config, clock, {"HOME": str(tmp_path)})
-    await made.dispatcher.find_unfinished()
-    made.dispatcher.start_unfinished()
+    await made.runs.find_unfinished()
+    made.runs.start_unfinished()
     yield made
     await close_gateway(made)
 
@@ -66,7 +66,7 @@ async def test_messages_around_a_jump_keep_their_order_and_their_names(
     for place, key in enumerate(("a", "b", "c")):
         clock.offset_ms = (0, jump, 0)[place]
         assert (await say(gateway, key)).new
-        assert (await gateway.dispatcher.index.wait(key, 15)).status == "ok"
+        assert (await gateway.runs.index.wait(key, 15)).status == "ok"
     for offset in (0, jump):
         clock.offset_ms = offset
         for key in ("a", "b", "c"):
@@ -91,7 +91,7 @@ async def test_a_run_under_way_is_not_cut_short_by_a_jump(
     assert submitted.run is not None
     await models.wait_for_requests(1)
     clock.offset_ms = DAY_MS
-    assert (await gateway.dispatcher.index.wait("a", 15)).status == "ok"
+    assert (await gateway.runs.index.wait("a", 15)).status == "ok"
 
 
 class Ann:
@@ -113,7 +113,7 @@ class Ann:
             if row.reason.code is not ReasonCode.NEW_SESSION
         ]
         for row in rows:
-            assert (await self.gateway.dispatcher.index.wait(row.run_id, 15)).status == "ok"
+            assert (await self.gateway.runs.index.wait(row.run_id, 15)).status == "ok"
         return rows
 
     async def session(self) -> str:
@@ -175,8 +175,8 @@ async def test_timers_of_a_run_go_by_what_has_passed_and_not_by_the_clock(
         await submit(gateway, "x", run_id, session=SessionRef("main", f"agent:main:{run_id}"), body=body)
         await models.wait_for_requests(1 if run_id == "long" else 2)
     clock.offset_ms = -DAY_MS
-    assert (await gateway.dispatcher.index.wait("short", 15)).status == "error"
+    assert (await gateway.runs.index.wait("short", 15)).status == "error"
     clock.offset_ms = DAY_MS
-    assert (await gateway.dispatcher.index.wait("long", 0.2)).status == "timeout"
+    assert (await gateway.runs.index.wait("long", 0.2)).status == "timeout"
     held.set()
-    assert (await gateway.dispatcher.index.wait("long", 15)).status == "ok"
+    assert (await gateway.runs.index.wait("long", 15)).status == "ok"

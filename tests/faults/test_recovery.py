@@ -263,11 +263,11 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
     config.load_or_create()
     again = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     try:
-        assert await again.dispatcher.find_unfinished() == 2
+        assert await again.runs.find_unfinished() == 2
         assert (await submit(again, "c", "c")).queued
-        again.dispatcher.start_unfinished()
+        again.runs.start_unfinished()
         for key in ("a", "b", "c"):
-            assert (await again.dispatcher.index.wait(key, 15)).status == "ok"
+            assert (await again.runs.index.wait(key, 15)).status == "ok"
         rows = await again.runtime.stores.ledger.recent(session_key="agent:main:main")
     finally:
         await close_gateway(again)
@@ -325,13 +325,13 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     gateway = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     fields: dict[str, Any] = {"agent_id": "main", "session_key": "agent:main:main", "source": "webchat"}
     try:
-        await gateway.dispatcher.find_unfinished()
-        gateway.dispatcher.start_unfinished()
+        await gateway.runs.find_unfinished()
+        gateway.runs.start_unfinished()
         accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
         row, _ = await gateway.runtime.stores.ledger.accept(accept)
         await gateway.runtime.stores.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await submit(gateway, "b", "b")
-        record = gateway.dispatcher.index.get("b")
+        record = gateway.runs.index.get("b")
         assert record is not None
         look_up, looked_up = gateway.runtime.stores.ledger.by_run, 0
 
@@ -344,7 +344,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
             return await look_up(run_id)
 
         monkeypatch.setattr(gateway.runtime.stores.ledger, "by_run", slowly)
-        assert (await gateway.dispatcher.index.wait("a", 10)).status == "ok"
+        assert (await gateway.runs.index.wait("a", 10)).status == "ok"
         assert looked_up >= 2
     finally:
         await close_gateway(gateway)

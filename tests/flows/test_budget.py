@@ -137,7 +137,7 @@ async def test_what_was_counted_before_a_call_ended_early_is_on_the_bill(
         elif how == "cut":
             held.set()
         else:
-            record = gateway.gateway.dispatcher.index.get(key)
+            record = gateway.gateway.runs.index.get(key)
             assert record is not None
             record.abort.set_deadline(0)
         await client.call("agent.wait", {"runId": key, "timeoutMs": 50_000})

@@ -118,7 +118,7 @@ async def test_a_requester_that_ends_while_it_waits_leaves_no_conversation_behin
         if ends == "stopped":
             await client.call("chat.send", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "stop"})
         else:
-            await quiet.gateway.dispatcher.abort("agent:main:main", reason=AbortReason.TIMEOUT)
+            await quiet.gateway.runs.abort("agent:main:main", reason=AbortReason.TIMEOUT)
         await client.call("agent.wait", {"runId": "ask", "timeoutMs": 50_000})
         held.set()
         await ended(quiet)

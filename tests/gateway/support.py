@@ -208,7 +208,7 @@ async def running_gateway(
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
-    gateway.dispatcher = Runs(runtime, lambda _: ())
+    gateway.runs = Runs(runtime, lambda _: ())
     gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
     gateway.cron = cast(Any, NoCron())
     if services:

@@ -68,7 +68,7 @@ async def test_a_held_edit_goes_by_the_id_of_its_message(tmp_path: Path, monkeyp
         async def broken(*_: Any) -> None:
             raise ValueError("a bug")
 
-        monkeypatch.setattr(at.gateway.dispatcher, "submit", broken)
+        monkeypatch.setattr(at.gateway.runs, "submit", broken)
         while not at.people.delivered:
             at.clock.advance(60)
             await settle()
@@ -81,14 +81,14 @@ async def test_a_disk_that_fails_between_two_agents_keeps_the_message_from_neith
 ) -> None:
     agents = {"agents": {"list": [{"id": "one"}, {"id": "two"}]}, "broadcast": {"ann": ["one", "two"]}}
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **agents) as at:
-        submit, failures = at.gateway.dispatcher.submit, [OSError(28, "No space left on device")]
+        submit, failures = at.gateway.runs.submit, [OSError(28, "No space left on device")]
 
         async def full(message: Any, *more: Any) -> Any:
             if message.agent_id == "two" and failures:
                 raise failures.pop()
             return await submit(message, *more)
 
-        monkeypatch.setattr(at.gateway.dispatcher, "submit", full)
+        monkeypatch.setattr(at.gateway.runs, "submit", full)
         with pytest.raises(OSError, match="No space"):
             await at.people.say("hi", message_id="m1")
         await at.people.redeliver()

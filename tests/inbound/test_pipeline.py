@@ -156,7 +156,7 @@ async def test_the_channel_learns_why_a_message_could_not_be_taken(
         raise problem
 
     with monkeypatch.context() as broken:
-        broken.setattr(known.gateway.dispatcher, "submit", submit)
+        broken.setattr(known.gateway.runs, "submit", submit)
         with pytest.raises(type(problem)) as raised:
             await known.people.say("hi", message_id="m1")
         assert raised.value is problem
@@ -171,7 +171,7 @@ async def test_a_line_beside_a_message_is_said_once_although_the_message_is_offe
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(known.gateway.dispatcher, "submit", full)
+        broken.setattr(known.gateway.runs, "submit", full)
         with pytest.raises(OSError, match="No space"):
             await known.people.say("/new hello", message_id="m1")
     await known.people.redeliver()
@@ -182,13 +182,13 @@ async def test_a_line_beside_a_message_is_said_once_although_the_message_is_offe
 async def test_a_channel_that_is_stopped_does_not_cut_off_a_message_that_is_half_accepted(
     known: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, begun = known.gateway.dispatcher.submit, asyncio.Event()
+    submit, begun = known.gateway.runs.submit, asyncio.Event()
 
     async def begin(*arguments: Any) -> Any:
         begun.set()
         return await submit(*arguments)
 
-    monkeypatch.setattr(known.gateway.dispatcher, "submit", begin)
+    monkeypatch.setattr(known.gateway.runs, "submit", begin)
     saying = asyncio.create_task(known.people.say("hi"))
     await begun.wait()
     saying.cancel()

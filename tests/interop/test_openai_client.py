@@ -222,7 +222,7 @@ async def test_a_request_that_finds_too_many_waiting_may_be_sent_again(
 
     assert isinstance(gateway.gateway, InProcessGateway)
     monkeypatch.setattr(openai_run, "MAX_WAITING", 1)
-    dispatcher, key = gateway.gateway.gateway.dispatcher, f"agent:main:{source}-user:busy"
+    runs, key = gateway.gateway.gateway.runs, f"agent:main:{source}-user:busy"
     once, held, before = client.with_options(max_retries=0), asyncio.Event(), len(gateway.model.requests)
     gateway.model.reply("first", hold=held)
 
@@ -235,7 +235,7 @@ async def test_a_request_that_finds_too_many_waiting_may_be_sent_again(
         first = asyncio.create_task(ask("one"))
         await gateway.model.wait_for_requests(before + 1)
         second = asyncio.create_task(ask("two [[reply:second]]"))
-        await until(lambda: len(dispatcher.waiting(key)) == 1)
+        await until(lambda: len(runs.waiting(key)) == 1)
         with pytest.raises(openai.RateLimitError, match="waiting already") as refused:
             await ask("three")
         assert "x-should-retry" not in refused.value.response.headers

@@ -31,11 +31,11 @@ STEER = QueueSettings(mode="steer")
 
 
 class Stage:
-    """A dispatcher on real stores, the model it asks, and the clock both live by."""
+    """`Runs` on real stores, the model it asks, and the clock both live by."""
 
     def __init__(self, gateway: Gateway, model: ScriptedModel, clock: HeldClock) -> None:
         self.gateway = gateway
-        self.runs: Runs = gateway.dispatcher
+        self.runs: Runs = gateway.runs
         self.model = model
         self.clock = clock
 

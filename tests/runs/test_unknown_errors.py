@@ -162,9 +162,9 @@ class Life:
             if gateway.cluster is not None:
                 await _until_done(lambda: gateway.cluster.start("ws://127.0.0.1:9"))
             else:
-                await _until_done(gateway.dispatcher.find_unfinished)
+                await _until_done(gateway.runs.find_unfinished)
             await gateway.pipeline.recover()
-            gateway.dispatcher.start_unfinished()
+            gateway.runs.start_unfinished()
             await gateway.channel_services.start()
             await self.people.until(lambda: bool(self.people.lives))
             yield gateway, model
@@ -179,7 +179,7 @@ class Life:
         if not gateway.runtime.stores.claims.alone:
             await _until_done(lambda: gateway.runtime.stores.claims.claim(f"session:main:{KEY}"))
         asked = QueueSettings(mode=mode, debounce_ms=100, **settings)
-        await _until_done(lambda: gateway.dispatcher.submit(client_message(name), asked))
+        await _until_done(lambda: gateway.runs.submit(client_message(name), asked))
         self.accepted.add(name)
 
 
@@ -236,7 +236,7 @@ async def live(life: Life) -> list[LedgerRow]:
             await life.send(gateway, name, "collect", cap=3)
         await life.send(gateway, "refused", "collect", cap=1, drop="new")
         await life.send(gateway, "stopped", "followup")
-        await _until_done(lambda: gateway.dispatcher.abort(KEY, "stopped"))
+        await _until_done(lambda: gateway.runs.abort(KEY, "stopped"))
         model.go_on.set()
         await _all_ended(gateway, 8)
         model.go_on.clear()
@@ -318,7 +318,7 @@ async def test_a_message_that_was_stored_although_its_sender_was_refused_is_answ
         monkeypatch.setattr(ledger, "accept", lost)
         await gateway.runtime.stores.claims.claim(f"session:main:{KEY}")
         with pytest.raises(StorageError, match="the answer was lost"):
-            await gateway.dispatcher.submit(client_message("a"))
+            await gateway.runs.submit(client_message("a"))
         if comes_again:
             await life.send(gateway, "a", "followup")
         rows = await _all_ended(gateway, 1)

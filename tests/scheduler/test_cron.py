@@ -420,8 +420,8 @@ async def test_a_run_that_a_stop_interrupts_goes_on_after_the_start(
         await model.asked(1)
     model.queue("heard once")
     async with gateway_parts(tmp_path, model, clock=clock, channel=phone, channels=channels) as gateway:
-        await gateway.dispatcher.find_unfinished(after_orderly_stop=True)
-        gateway.dispatcher.start_unfinished()
+        await gateway.runs.find_unfinished(after_orderly_stop=True)
+        gateway.runs.start_unfinished()
         await gateway.channel_services.start()
         await start_scheduler(gateway)
         (entry,) = await history(gateway, job["id"], 1)

@@ -183,12 +183,12 @@ async def test_a_heartbeat_that_goes_on_after_a_crash_is_the_only_one_of_its_wak
             async with asyncio.timeout(60):
                 await reached.wait()
             await gateway.heartbeats.stop()
-            await gateway.dispatcher.stop()
+            await gateway.runs.stop()
     async with gateway_parts(tmp_path, model, clock=clock) as gateway:
-        await gateway.dispatcher.find_unfinished(after_orderly_stop=True)
+        await gateway.runs.find_unfinished(after_orderly_stop=True)
         await start_scheduler(gateway)
         model.queue("HEARTBEAT_OK")
-        gateway.dispatcher.start_unfinished()
+        gateway.runs.start_unfinished()
         await last_event(gateway, "ok-token")
         for _ in range(20):  # Long enough for a second heartbeat, and shorter than the usual interval.
             clock.advance(1)

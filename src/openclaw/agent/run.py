@@ -57,7 +57,7 @@ STOPPED_BY_HAND = ("stop", "rpc")
 
 
 class AgentRun:
-    """Runs one accepted message to its end. The dispatcher makes one for each message and uses it once."""
+    """Runs one accepted message to its end. `Runs` makes one for each message and uses it once."""
 
     def __init__(
         self,

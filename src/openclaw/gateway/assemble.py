@@ -454,25 +454,25 @@ async def add_extensions(gateway: Gateway) -> None:
 def add_message_flow(gateway: Gateway) -> None:
     """Makes the way of a message through the Gateway: the pipeline, the runs and the notices."""
     runtime = gateway.runtime
-    dispatcher = Runs(runtime, lambda record: followers_of(gateway, record))
+    runs = Runs(runtime, lambda record: followers_of(gateway, record))
     notices = Notices(
         runtime,
-        dispatcher,
+        runs,
         publish=gateway.broadcaster.publish,
         wake_delivery=lambda: gateway.channel_services.delivery.wake(),
         spawn=gateway.spawn,
     )
     commands = CommandContext(
         runtime=runtime,
-        dispatcher=dispatcher,
+        runs=runs,
         notices=notices,
         restart=gateway.restart.schedule,
         environ=gateway.environ,
         subagents=lambda *asked: gateway.team.command.answer(*asked),
         stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
     )
-    gateway.dispatcher, gateway.notices = dispatcher, notices
-    gateway.maintenance = Maintenance(runtime, dispatcher, gateway.transcript_folders)
+    gateway.runs, gateway.notices = runs, notices
+    gateway.maintenance = Maintenance(runtime, runs, gateway.transcript_folders)
     if not runtime.stores.claims.alone and runtime.stores.claims.node:
         # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
         stores = cast("PostgresSessionStore", runtime.stores.sessions), cast("PostgresLedger", runtime.stores.ledger)
@@ -485,7 +485,7 @@ def add_message_flow(gateway: Gateway) -> None:
         BilledSpeech(runtime),
     )
     gateway.pipeline = Pipeline(
-        runtime, dispatcher, gateway.pairing, gateway.names, notices, commands, gateway.spawn, transcriber
+        runtime, runs, gateway.pairing, gateway.names, notices, commands, gateway.spawn, transcriber
     )
 
     if gateway.cluster is not None:
@@ -495,7 +495,7 @@ def add_message_flow(gateway: Gateway) -> None:
         return await status(commands, client_facts(session, OWNER), "")
 
     views = SessionViews(runtime, partial(read_history, public=False), status_card)
-    team = gateway.team = Team(runtime, dispatcher, gateway.pipeline, notices, views)
+    team = gateway.team = Team(runtime, runs, gateway.pipeline, notices, views)
     runtime.children = team.subagents.lines
     add_scheduler(gateway)
     message = MessagingTool(ChannelMessenger(gateway, team.jobs))
@@ -551,9 +551,7 @@ def add_scheduler(gateway: Gateway) -> None:
         return None
 
     publish = partial(gateway.broadcaster.publish, drop_if_slow=True)
-    turns = gateway.turns = ScheduledTurns(
-        gateway.runtime, gateway.dispatcher, gateway.pipeline, gateway.notices, reach
-    )
+    turns = gateway.turns = ScheduledTurns(gateway.runtime, gateway.runs, gateway.pipeline, gateway.notices, reach)
     gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
     off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
     documents = gateway.runtime.stores.documents
@@ -636,7 +634,7 @@ async def close_gateway(gateway: Gateway) -> None:
         partial(runtime.extensions.tell_all, "gateway_stopping"),
         gateway.pipeline.close,
         gateway.team.close,
-        gateway.dispatcher.stop,
+        gateway.runs.stop,
         gateway.channel_services.stop,
         *([gateway.cluster.close] if gateway.cluster is not None else []),
         gateway.stop,

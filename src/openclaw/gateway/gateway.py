@@ -115,7 +115,7 @@ class Gateway:
     search: TranscriptSearch
     channel_services: ChannelServices = field(init=False)
     """The channels and the worker that delivers to them."""
-    dispatcher: Runs = field(init=False)
+    runs: Runs = field(init=False)
     """The runs under way."""
     maintenance: Maintenance = field(init=False)
     """Puts old sessions away."""

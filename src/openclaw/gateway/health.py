@@ -94,7 +94,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         agent["sessions"] = await session_summary(gateway, agent_id, now)
         agents.append(agent)
     sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
-    problems, waits = gateway.state_watch.problems, gateway.dispatcher.storage_problems()
+    problems, waits = gateway.state_watch.problems, gateway.runs.storage_problems()
     return {
         "ok": not problems,
         **({"problem": "; ".join(problems)} if problems else {}),

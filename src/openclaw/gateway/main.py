@@ -246,7 +246,7 @@ async def serving(
     try:
         unfinished = 0
         if gateway.cluster is None:
-            unfinished = await gateway.dispatcher.find_unfinished(
+            unfinished = await gateway.runs.find_unfinished(
                 after_orderly_stop=lock is not None and lock.after_orderly_stop
             )
         gateway.tls = await asyncio.to_thread(_open_tls, config.current, state, clock)
@@ -256,7 +256,7 @@ async def serving(
         await gateway.start_services()
         if unfinished:
             log.info("taking up %s", counted(unfinished, "unfinished message", "unfinished messages"))
-        gateway.dispatcher.start_unfinished()
+        gateway.runs.start_unfinished()
         if gateway.cluster is not None:
             url = server.url(own_address(host))
             await gateway.cluster.start(url, gateway.tls.fingerprint if gateway.tls else "")

@@ -95,9 +95,9 @@ def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
 class Maintenance:
     """Keeps an agent's sessions within their limits. ``folders`` gives the folders of each agent's transcripts."""
 
-    def __init__(self, runtime: Runtime, dispatcher: Runs, folders: Callable[[], dict[str, list[Path]]]) -> None:
+    def __init__(self, runtime: Runtime, runs: Runs, folders: Callable[[], dict[str, list[Path]]]) -> None:
         self._runtime = runtime
-        self._dispatcher = dispatcher
+        self._runs = runs
         self._folders = folders
         self._told: dict[str, int] = {}
         """How many sessions the log last said would be put away, by agent."""
@@ -148,7 +148,7 @@ class Maintenance:
         """Main sessions are never put away, nor those in which something happens."""
         config = self._runtime.config.current
         main = row.key in ("global", main_session_key(config, row.agent_id))
-        return main or self._dispatcher.in_use(row.key)
+        return main or self._runs.in_use(row.key)
 
     async def _put_away(self, row: SessionRow) -> list[str]:
         """Takes a session out of the store unless it was used meanwhile. Returns the paths of its archives."""
@@ -157,7 +157,7 @@ class Maintenance:
 
         async def remove() -> list[str]:
             entry = await sessions.get(session.agent_id, session.key)
-            if entry is None or updated_at(entry) != seen or self._dispatcher.occupied(session.key):
+            if entry is None or updated_at(entry) != seen or self._runs.occupied(session.key):
                 return []
 
             def drop(current: SessionEntry | None) -> SessionEntry | None:
@@ -169,7 +169,7 @@ class Maintenance:
             refs = [transcript_ref(session.agent_id, entry), *earlier_transcripts(session, entry)]
             return [path for ref in refs for path in await transcripts.archive(ref, "deleted")]
 
-        return await self._dispatcher.exclusively(session.key, remove)
+        return await self._runs.exclusively(session.key, remove)
 
     async def _bound_files(self, agent_id: str, folders: Sequence[Path], limits: MaintenanceLimits) -> None:
         now_s = self._runtime.clock.now_ms() / 1000

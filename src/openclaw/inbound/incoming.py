@@ -71,7 +71,7 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the Gateway that commands work with. There is one for all messages."""
 
     runtime: Runtime
-    dispatcher: Runs
+    runs: Runs
     notices: Notices
     restart: Callable[[str], object]
     """Schedules a restart of the Gateway. It takes the reason."""
@@ -218,7 +218,7 @@ class Incoming(msgspec.Struct, kw_only=True):
 
 
 async def current_session(
-    facts: Facts, runtime: Runtime, dispatcher: Runs, inbound: Inbound | None = None
+    facts: Facts, runtime: Runtime, runs: Runs, inbound: Inbound | None = None
 ) -> tuple[SessionEntry, Rotation | None]:
     """Returns the session that a new message belongs to. A new session replaces one that has expired."""
     session = facts.session
@@ -230,5 +230,5 @@ async def current_session(
         parent_key=facts.parent_key,
     )
     now = runtime.clock.now_ms()
-    busy = partial(dispatcher.occupied, session.key)
+    busy = partial(runs.occupied, session.key)
     return await ensure_fresh(runtime, session.agent_id, session.key, told, now, busy=busy)

@@ -52,14 +52,14 @@ class Notices:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: Runs,
+        runs: Runs,
         *,
         publish: Callable[[str, dict[str, Any]], None],
         wake_delivery: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self._runtime = runtime
-        self._dispatcher = dispatcher
+        self._runs = runs
         self._publish = publish
         self._wake_delivery = wake_delivery
         self._spawn = spawn
@@ -136,7 +136,7 @@ class Notices:
         if parts:
             self._wake_delivery()
         if new:
-            self._dispatcher.index.wake_waiters(row.run_id)
+            self._runs.index.wake_waiters(row.run_id)
             self.show(session, row.run_id, said)
 
     async def beside_run(self, record: Run, run_id: str, text: str) -> None:
@@ -283,7 +283,7 @@ class Notices:
             assert transcript is not None
             return await transcript.append({"type": "message", "message": message}, entry_id=entry_id, durable=True)
 
-        return await self._dispatcher.exclusively(session.key, append)
+        return await self._runs.exclusively(session.key, append)
 
     def _tell(self, session_key: str, run_id: str, message: dict[str, Any] | None, *, seq: int = 1) -> None:
         payload: dict[str, Any] = {"runId": run_id, "sessionKey": shown_key(session_key), "seq": seq, "state": "final"}

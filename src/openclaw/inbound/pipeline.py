@@ -148,7 +148,7 @@ class Pipeline:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: Runs,
+        runs: Runs,
         pairing: PairingStore,
         names: ResolvedNames,
         notices: Notices,
@@ -157,7 +157,7 @@ class Pipeline:
         transcriber: Transcriber,
     ) -> None:
         self._runtime = runtime
-        self._dispatcher = dispatcher
+        self._runs = runs
         self._pairing = pairing
         self._names = names
         self._notices = notices
@@ -336,7 +336,7 @@ class Pipeline:
 
         The ticket of ``admit`` keeps that order, and limits how many messages are worked on at once.
         """
-        admission, session = self._dispatcher.admission, message.facts.session
+        admission, session = self._runs.admission, message.facts.session
         key, claims = session.key, self._runtime.stores.claims
         if not claims.alone and self.others is not None:
             owner = await claims.claim(session_name(session.agent_id, key))
@@ -410,7 +410,7 @@ class Pipeline:
         Only a possible command is looked up in the ledger, because commands are carried out before they are written
         down. For everything else ``accept`` finds the earlier message without a look-up of its own.
         """
-        record = self._dispatcher.index.get(message.run_id)
+        record = self._runs.index.get(message.run_id)
         row = record.row if record else None
         if row is None and message.reads_commands and may_be_command(message.text):
             row = await self._runtime.stores.ledger.by_run(message.run_id)
@@ -440,7 +440,7 @@ class Pipeline:
         if message.door == "program":
             entry = await self._runtime.stores.sessions.get(facts.session.agent_id, facts.session.key)
             return entry or SessionEntry(sessionId=""), None
-        entry, rotation = await current_session(facts, self._runtime, self._dispatcher, message.inbound)
+        entry, rotation = await current_session(facts, self._runtime, self._runs, message.inbound)
         if rotation is not None and message.inbound is None:
             self._notices.announce(facts.session, rotation)
         elif rotation is not None:
@@ -546,7 +546,7 @@ class Pipeline:
         channel = str(message.route.get("channel", message.source))
         settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
         accepted = message.for_ledger(entry["sessionId"], body, message.run_id, pending)
-        submission = await self._dispatcher.submit(accepted, settings, message.watcher, ticket, written)
+        submission = await self._runs.submit(accepted, settings, message.watcher, ticket, written)
         faults.point("ack")
         return submission
 
@@ -600,7 +600,7 @@ class Pipeline:
             extra_system_prompt=row.body.extra_system_prompt,
             skills=row.body.skills,
         )
-        ticket = await self._dispatcher.admission.admit(row.session_key)
+        ticket = await self._runs.admission.admit(row.session_key)
         try:
             await self._accept(message, body, ticket)
         finally:
@@ -693,7 +693,7 @@ class Pipeline:
         """Withdraws the turn of one message. Messages that share a turn with others stay."""
         if row.body.message_ids != [inbound.message_id]:
             return False
-        return await take_back_turn(self._runtime, self._dispatcher, row)
+        return await take_back_turn(self._runtime, self._runs, row)
 
     # Messages that are not taken in
 

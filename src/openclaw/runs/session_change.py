@@ -138,20 +138,20 @@ async def set_entry_fields(runtime: Runtime, session: SessionRef, changes: dict[
     await runtime.stores.sessions.update(session.agent_id, session.key, change)
 
 
-async def stop_runs(dispatcher: Runs, session: SessionRef, reason: AbortReason) -> None:
-    await dispatcher.abort(session.key, reason=reason)
-    if not await dispatcher.settle(session.key, SETTLE_S):
+async def stop_runs(runs: Runs, session: SessionRef, reason: AbortReason) -> None:
+    await runs.abort(session.key, reason=reason)
+    if not await runs.settle(session.key, SETTLE_S):
         raise StillActive(f"Session {session.key} is still active; try again in a moment.")
 
 
 async def delete_session(
-    runtime: Runtime, dispatcher: Runs, session: SessionRef, *, archive: bool = True
+    runtime: Runtime, runs: Runs, session: SessionRef, *, archive: bool = True
 ) -> list[str] | None:
     """Removes a session after its runs were stopped. Returns the paths of its archived transcripts, None if it is gone.
 
     Without ``archive`` the transcripts stay where they are.
     """
-    await stop_runs(dispatcher, session, AbortReason.DELETE)
+    await stop_runs(runs, session, AbortReason.DELETE)
 
     async def remove() -> list[str] | None:
         entry = await runtime.stores.sessions.get(session.agent_id, session.key)
@@ -165,17 +165,17 @@ async def delete_session(
             await runtime.stores.transcripts.forget(ref.session_id)
         return []
 
-    return await dispatcher.exclusively(session.key, remove)
+    return await runs.exclusively(session.key, remove)
 
 
-async def take_back_turn(runtime: Runtime, dispatcher: Runs, row: LedgerRow) -> bool:
+async def take_back_turn(runtime: Runtime, runs: Runs, row: LedgerRow) -> bool:
     """Takes a message and what followed from it out of the conversation. False if people went on speaking since.
 
     A message that waits or runs is stopped. What was said stays in the transcript, on a branch that is left.
     """
     session = SessionRef(row.agent_id, row.session_key)
-    await dispatcher.abort(session.key, row.run_id, AbortReason.WITHDRAWN)
-    record = dispatcher.index.get(row.run_id)
+    await runs.abort(session.key, row.run_id, AbortReason.WITHDRAWN)
+    record = runs.index.get(row.run_id)
     if record is not None and not record.ended:
         await record.wait()
 
@@ -186,7 +186,7 @@ async def take_back_turn(runtime: Runtime, dispatcher: Runs, row: LedgerRow) -> 
         transcript = await runtime.stores.transcripts.open(transcript_ref(session.agent_id, entry), create=False)
         return transcript is None or await _leave_turn(transcript, entry_id(row.run_id, 0))
 
-    return await dispatcher.exclusively(session.key, leave)
+    return await runs.exclusively(session.key, leave)
 
 
 async def _leave_turn(transcript: Transcript, first: str) -> bool:
@@ -207,21 +207,21 @@ async def _leave_turn(transcript: Transcript, first: str) -> bool:
     return True
 
 
-async def start_over(runtime: Runtime, dispatcher: Runs, session: SessionRef, reason: Reason = "reset") -> Rotation:
+async def start_over(runtime: Runtime, runs: Runs, session: SessionRef, reason: Reason = "reset") -> Rotation:
     """Gives the key a new session id. Active and waiting runs are stopped first, as they belong to the old session."""
-    await stop_runs(dispatcher, session, AbortReason.RESET)
+    await stop_runs(runs, session, AbortReason.RESET)
     agent_id, key, clock = session.agent_id, session.key, runtime.clock
-    return await dispatcher.exclusively(key, lambda: rotate(runtime, agent_id, key, reason, clock.now_ms()))
+    return await runs.exclusively(key, lambda: rotate(runtime, agent_id, key, reason, clock.now_ms()))
 
 
 async def take_up(
-    runtime: Runtime, dispatcher: Runs, session: SessionRef, wanted: str | int | PreviousSession | None
+    runtime: Runtime, runs: Runs, session: SessionRef, wanted: str | int | PreviousSession | None
 ) -> Rotation:
     """Makes an earlier session current again. Raises ``NotResumable`` with a text for the person who asked."""
-    if dispatcher.occupied(session.key):
+    if runs.occupied(session.key):
         raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
     agent_id, key, clock = session.agent_id, session.key, runtime.clock
-    return await dispatcher.exclusively(key, lambda: resume(runtime, agent_id, key, wanted, clock.now_ms()))
+    return await runs.exclusively(key, lambda: resume(runtime, agent_id, key, wanted, clock.now_ms()))
 
 
 async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[dict[str, Any]]:

@@ -160,10 +160,10 @@ async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
     return Life(row, story, calls, outbox, own, jobs)
 
 
-def story_of(runtime: Runtime, dispatcher: Runs, life: Life) -> list[str]:
+def story_of(runtime: Runtime, runs: Runs, life: Life) -> list[str]:
     """Tells in sentences what became of the message, in the time zone of the user."""
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
-    record = dispatcher.index.get(life.row.run_id)
+    record = runs.index.get(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None
     told = tell(life, now, zone, disk)
     return [*_origin(life.row), *told, *(_job_text(job) for job in life.jobs)]

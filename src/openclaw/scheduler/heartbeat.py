@@ -333,7 +333,7 @@ class Heartbeats:
             return "disabled"
         if not within_hours(settings.active_hours, config, self._runtime.clock.now_ms()):
             return "quiet-hours"
-        if self._turns.dispatcher.occupied(self.session(agent_id).key):
+        if self._turns.runs.occupied(self.session(agent_id).key):
             return "requests-in-flight"
         if reason == "interval" and not self._runtime.notes.peek(self.session(agent_id).key):
             path = workspace_dir(config, self._runtime.state_dir, agent_id) / "HEARTBEAT.md"

@@ -97,9 +97,9 @@ class AnnounceTarget(msgspec.Struct, kw_only=True):
 class ScheduledTurns:
     """Runs such turns to their end and announces what came of them. Heartbeats, jobs and webhooks share it."""
 
-    def __init__(self, runtime: Runtime, dispatcher: Runs, pipeline: Pipeline, notices: Notices, reach: Reach) -> None:
+    def __init__(self, runtime: Runtime, runs: Runs, pipeline: Pipeline, notices: Notices, reach: Reach) -> None:
         self.runtime = runtime
-        self.dispatcher = dispatcher
+        self.runs = runs
         self._pipeline = pipeline
         self._notices = notices
         self._reach = reach
@@ -152,9 +152,7 @@ class ScheduledTurns:
     async def ended(self, run_id: str) -> TurnOutcome:
         """Waits for the end of a turn that was accepted."""
         while (row := await self.runtime.stores.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
-            await self.dispatcher.index.wait(
-                run_id, LONGEST_WAIT_S if self.runtime.stores.claims.alone else LOOK_AGAIN_S
-            )
+            await self.runs.index.wait(run_id, LONGEST_WAIT_S if self.runtime.stores.claims.alone else LOOK_AGAIN_S)
         if row is None:
             return TurnOutcome(status="error", error="the run is not known any more")
         result = row.result or {}

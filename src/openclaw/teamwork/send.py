@@ -415,10 +415,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class BetweenSessions:
     """Hands messages of agents to sessions through the pipeline, and waits for their runs."""
 
-    def __init__(self, runtime: Runtime, pipeline: Pipeline, dispatcher: Runs) -> None:
+    def __init__(self, runtime: Runtime, pipeline: Pipeline, runs: Runs) -> None:
         self._runtime = runtime
         self._pipeline = pipeline
-        self._dispatcher = dispatcher
+        self._runs = runs
         self.counting = asyncio.Lock()
         """Held from ``next_trace`` until the job is stored, so that each job counts before the next is begun."""
         self._told: set[str] = set()
@@ -463,7 +463,7 @@ class BetweenSessions:
     async def outcome(self, run_id: str, timeout_s: float | None = None) -> Outcome:
         """Waits for the end of a run. Without a time it waits for ever, also across restarts."""
         while True:
-            ended = await self._dispatcher.index.wait(run_id, timeout_s if timeout_s is not None else _WAIT_S)
+            ended = await self._runs.index.wait(run_id, timeout_s if timeout_s is not None else _WAIT_S)
             if ended.status != "timeout":
                 break
             if timeout_s is not None:

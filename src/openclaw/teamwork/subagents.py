@@ -246,13 +246,13 @@ class Subagents:
         runtime: Runtime,
         between: BetweenSessions,
         jobs: Jobs,
-        dispatcher: Runs,
+        runs: Runs,
         say: Say,
     ) -> None:
         self._runtime = runtime
         self._between = between
         self._jobs = jobs
-        self._dispatcher = dispatcher
+        self._runs = runs
         self._say = say
         self._living: dict[str, dict[str, JobRow]] = {}
         """The sub-agents that have not ended, by the key of the session that asked for them, then by job."""
@@ -298,7 +298,7 @@ class Subagents:
         return len(living)
 
     async def stop_one(self, job: JobRow) -> bool:
-        return bool(await self._dispatcher.abort(state_of(job).child, reason=AbortReason.STOP))
+        return bool(await self._runs.abort(state_of(job).child, reason=AbortReason.STOP))
 
     # One sub-agent
 
@@ -459,7 +459,7 @@ class Subagents:
         """Deletes the session. False: one of its runs does not end, and the next sweep tries again."""
         if state.child_ref.key != main_session_key(self._runtime.config.current, state.agent_id):
             try:
-                await delete_session(self._runtime, self._dispatcher, state.child_ref)
+                await delete_session(self._runtime, self._runs, state.child_ref)
             except StillActive:
                 return False
         return True

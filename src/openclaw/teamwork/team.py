@@ -23,13 +23,11 @@ from openclaw.tools.base import Tool
 class Team:
     """Makes the tools and carries their jobs on. ``gateway/assemble.py`` builds it when the message flow is there."""
 
-    def __init__(
-        self, runtime: Runtime, dispatcher: Runs, pipeline: Pipeline, notices: Notices, views: SessionViews
-    ) -> None:
+    def __init__(self, runtime: Runtime, runs: Runs, pipeline: Pipeline, notices: Notices, views: SessionViews) -> None:
         self.jobs = Jobs(runtime.stores.ledger, runtime.clock, runtime.stores.claims)
-        between = BetweenSessions(runtime, pipeline, dispatcher)
+        between = BetweenSessions(runtime, pipeline, runs)
         conversations = Conversations(runtime, between, self.jobs, notices.speak)
-        self.subagents = Subagents(runtime, between, self.jobs, dispatcher, notices.speak)
+        self.subagents = Subagents(runtime, between, self.jobs, runs, notices.speak)
         self.command = SubagentsCommand(runtime, self.subagents, between)
         self._tools: list[Tool] = [
             SessionsListTool(views),

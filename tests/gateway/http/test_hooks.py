@@ -63,7 +63,7 @@ async def call(
 
 
 async def ended(gateway: InProcessGateway, run_id: str) -> None:
-    await gateway.gateway.dispatcher.index.wait(run_id, 10)
+    await gateway.gateway.runs.index.wait(run_id, 10)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def record() -> Run:
 def follow(run: Run) -> Following:
     index = RunIndex(cast(Any, None))  # It asks the ledger only for runs that it does not know.
     index.add(run)
-    gateway = SimpleNamespace(leaving=asyncio.Event(), cluster=None, dispatcher=SimpleNamespace(index=index))
+    gateway = SimpleNamespace(leaving=asyncio.Event(), cluster=None, runs=SimpleNamespace(index=index))
     following = Following(cast(Any, gateway), run.run_id, ())
     following.begin(Submission(run.row, True, False, run))
     return following
@@ -74,7 +74,7 @@ def tell(run: Run, *events: Event) -> None:
 
 def end(following: Following, run: Run, *said: str) -> None:
     run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken(text) for text in said]))
-    following._gateway.dispatcher.index.ended(run.run_id)
+    following._gateway.runs.index.ended(run.run_id)
 
 
 def ended(text: str, **usage: int) -> AssistantEnded:
@@ -172,11 +172,11 @@ async def test_a_request_is_answered_although_another_node_went_on_with_its_run(
         gateway.model.queue(Reply("never", hold=hold, hold_after=0))
         asking = asyncio.create_task(gateway.post("/v1/chat/completions", body))
         await gateway.model.wait_for_requests(1)
-        [record] = parts.dispatcher.active("agent:main:openai-user:moved")
-        parts.dispatcher.drop_session(record.session_key)
+        [record] = parts.runs.active("agent:main:openai-user:moved")
+        parts.runs.drop_session(record.session_key)
         # What this node sees of the other one: the end in the ledger, and that it is told of it.
         await parts.runtime.stores.ledger.finish(record.row.id, "answered", result={"text": "said elsewhere"})
-        parts.dispatcher.index.wake_waiters(record.run_id)
+        parts.runs.index.wake_waiters(record.run_id)
         status, answer = await asyncio.wait_for(asking, 60)
         hold.set()
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "said elsewhere")

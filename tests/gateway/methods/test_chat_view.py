@@ -168,12 +168,12 @@ async def test_an_agent_call_is_answered_although_another_node_went_on_with_its_
             sent = await client.send("agent", {"message": "hi", "sessionKey": "main", "idempotencyKey": "r1"})
             assert (await client.answer(sent))["status"] == "accepted"
             await model.asked(1)
-            parts.dispatcher.drop_session(KEY)
+            parts.runs.drop_session(KEY)
             # What this node sees of the other one: the end in the ledger, and that it is told of it.
             row = await parts.runtime.stores.ledger.by_run("r1")
             assert row is not None
             await parts.runtime.stores.ledger.finish(row.id, "answered", result={"text": "said elsewhere"})
-            parts.dispatcher.index.wake_waiters("r1")
+            parts.runs.index.wake_waiters("r1")
             assert (await client.answer(sent))["result"]["payloads"][0]["text"] == "said elsewhere"
     finally:
         await gateway.stop()

@@ -1,4 +1,4 @@
-"""Commands against the real parts of a Gateway: its stores, its dispatcher and its configuration."""
+"""Commands against the real parts of a Gateway: its stores, its runs and its configuration."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Desk:
         """The reasons of the sessions that were begun or resumed, and of the restarts that were scheduled."""
         self.context = CommandContext(
             runtime=gateway.runtime,
-            dispatcher=gateway.dispatcher,
+            runs=gateway.runs,
             notices=Notices(
                 gateway.runtime,
-                gateway.dispatcher,
+                gateway.runs,
                 publish=lambda _, payload: self.done.append(payload["message"]["__openclaw"]["reason"]),
                 wake_delivery=lambda: None,
                 spawn=gateway.spawn,
@@ -100,7 +100,7 @@ class Desk:
     @property
     def runs(self) -> list[str]:
         """What runs, then what waits."""
-        return [record.run_id for record in self.gateway.dispatcher.active(SESSION.key)]
+        return [record.run_id for record in self.gateway.runs.active(SESSION.key)]
 
     async def spend(self, dollars: float) -> None:
         """Puts a paid answer into the session's transcript."""

@@ -400,9 +400,9 @@ class RemoteMessages:
         return b""
 
     async def _answer_stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> bytes:
-        if not self._gateway.dispatcher.occupied(session_key):
+        if not self._gateway.runs.occupied(session_key):
             return _encode([])
-        return _encode(await self._gateway.dispatcher.abort(session_key, run_id, reason))
+        return _encode(await self._gateway.runs.abort(session_key, run_id, reason))
 
 
 def _handed(result: Result) -> HandedOn:
@@ -631,7 +631,7 @@ class ClusterRelay:
     def wake(self, run_id: str) -> None:
         """Wakes those who wait here for a run of another node."""
         with self._only_here():
-            self._gateway.dispatcher.index.wake_waiters(run_id)
+            self._gateway.runs.index.wake_waiters(run_id)
 
     def tell_end(self, row: LedgerRow) -> None:
         """Tells the clients of this node the end of a run whose own node died before it could."""

@@ -114,9 +114,9 @@ class ClusterService:
     def attach(self) -> None:
         """Connects the events and the runs of this node with those of the others."""
         self._gateway.broadcaster.relay = self.relay
-        dispatcher = self._gateway.dispatcher
-        dispatcher.index.on_ended = self.relay.ended
-        dispatcher.abort_elsewhere = self.messages.stop
+        runs = self._gateway.runs
+        runs.index.on_ended = self.relay.ended
+        runs.abort_elsewhere = self.messages.stop
         self._sessions.on_foreign_write = self._tell_row
         self._gateway.pipeline.others = self.messages
         self._gateway.channel_services.channels.others = self.channels
@@ -150,7 +150,7 @@ class ClusterService:
         if not any(node.state == "alive" for node in others) or self.membership.fenced:
             return
         self._gateway.ready = False
-        log.info("leaving the cluster: %d runs under way", self._gateway.dispatcher.busy())
+        log.info("leaving the cluster: %d runs under way", self._gateway.runs.busy())
         await self.claims.unwant_all()
         until = time.monotonic() + self._gateway.runtime.config.current.cluster.drain_seconds
         while time.monotonic() < until and not self.membership.fenced:
@@ -343,18 +343,18 @@ class ClusterService:
         if left:
             log.info("taking up the unfinished messages of %s", key)
             await self._gateway.notices.end_interrupted((agent_id, key))
-            await self._gateway.dispatcher.find_unfinished(session=(agent_id, key))
-            self._gateway.dispatcher.start_unfinished(key)
+            await self._gateway.runs.find_unfinished(session=(agent_id, key))
+            self._gateway.runs.start_unfinished(key)
 
     def _refused(self, name: str) -> None:
         """Forgets the runs of a session that another node owns by now, without a word."""
         if name.startswith(SESSION):
-            self._gateway.dispatcher.drop_session(_key_of(name))
+            self._gateway.runs.drop_session(_key_of(name))
 
     def _in_use(self, name: str) -> bool:
         """Tells whether anything happens here in the session of this name, commands that take long included."""
         key = _key_of(name)
-        return self._gateway.dispatcher.in_use(key) or self._gateway.notices.in_use(key)
+        return self._gateway.runs.in_use(key) or self._gateway.notices.in_use(key)
 
     async def _gained_account(self, name: str) -> None:
         """Hands on the messages that waited for more words where the account was before."""
@@ -400,18 +400,18 @@ class ClusterService:
     def _load(self) -> NodeLoad:
         from openclaw.cluster.membership import NodeLoad
 
-        dispatcher = self._gateway.dispatcher
+        runs = self._gateway.runs
         return NodeLoad(
             sessions=self.claims.session_count,
-            runs=dispatcher.busy(),
-            queued=dispatcher.queued(),
+            runs=runs.busy(),
+            queued=runs.queued(),
             clients=len(self._gateway.broadcaster.clients),
             relay_lag_ms=round(max((link.lag_ms for link in self.links.all()), default=0.0), 2),
         )
 
     def _fenced(self) -> None:
         """Forgets every run without a word, because another node goes on with them, and starts anew."""
-        self._gateway.dispatcher.drop()
+        self._gateway.runs.drop()
         self._gateway.restart.requested.set()
 
 

@@ -34,7 +34,7 @@ async def metrics(_request: web.BaseRequest, gateway: Gateway, _peer: PeerAddres
 
 
 async def render(gateway: Gateway) -> str:
-    counted, lag, dispatcher = gateway.metrics, gateway.loop_lag, gateway.dispatcher
+    counted, lag, runs = gateway.metrics, gateway.loop_lag, gateway.runs
     page = MetricsPage()
     page.values("openclaw_info", "The version that runs.", "gauge", "version", {__version__: 1})
     uptime = max(0, gateway.runtime.clock.now_ms() - gateway.started_at) / 1000
@@ -43,8 +43,8 @@ async def render(gateway: Gateway) -> str:
     page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
     ended = {state: counted.messages[state] for state in sorted(END_STATES)}
     page.values("openclaw_messages_total", "Messages that ended, by how.", "counter", "state", ended)
-    page.gauge("openclaw_runs_active", "Runs under way.", dispatcher.busy())
-    page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", dispatcher.queued())
+    page.gauge("openclaw_runs_active", "Runs under way.", runs.busy())
+    page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", runs.queued())
     page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", counted.turns)
     tokens = {kind: counted.tokens[kind] for kind in TOKEN_KINDS}
     page.values("openclaw_tokens_total", "Tokens of model calls, by kind.", "counter", "kind", tokens)

@@ -305,7 +305,7 @@ async def find_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, run
     try:
         if explicit is not None:
             # An expired session gives way before the prompt is made, because the prompt depends on what it holds.
-            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.dispatcher)
+            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.runs)
             if rotation is not None:
                 gateway.notices.announce(explicit, rotation)
             # Words of a user alone need no context, so the transcript is read only for anything else.
@@ -469,7 +469,7 @@ class Following:
         """Waits for the end of the run. Returns False when the Gateway stops before."""
         # The record knows nothing of an end at another node, so the index is asked.
         waits: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self._gateway.dispatcher.index.wait(self.run_id, None)),
+            asyncio.ensure_future(self._gateway.runs.index.wait(self.run_id, None)),
             asyncio.ensure_future(self._gateway.leaving.wait()),
         ]
         try:

@@ -190,12 +190,12 @@ async def delete(call: MethodCall, params: AgentsDelete) -> Any:
     if params.delete_files and not gateway.runtime.stores.on_files:
         rows = [row async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))]
         for row in rows:
-            await delete_session(gateway.runtime, gateway.dispatcher, SessionRef(agent_id, row.key))
+            await delete_session(gateway.runtime, gateway.runs, SessionRef(agent_id, row.key))
     if params.delete_files:
         for key in [
             row.key async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))
         ]:
-            await gateway.dispatcher.abort(key)
+            await gateway.runs.abort(key)
         await gateway.runtime.stores.sessions.close_agent(agent_id)
         stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
         trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"

@@ -272,7 +272,7 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
     record, row = result.submission.run, result.submission.row
     if result.submission.new or not _has_ended(record, row):
         call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
-    await gateway.dispatcher.index.wait(row.run_id, None)
+    await gateway.runs.index.wait(row.run_id, None)
     if record is not None and record.ended:
         answer = _run_result(record)
     else:
@@ -374,7 +374,7 @@ async def _command_result(call: MethodCall, message: Incoming, handled: Handled 
     if isinstance(handled, Handled):
         reply = await gateway.pipeline.answer(message, handled)
     elif handled.stopped is None:
-        await gateway.dispatcher.index.wait(run_id, None)
+        await gateway.runs.index.wait(run_id, None)
         row = await gateway.runtime.stores.ledger.by_run(run_id)
         reply = (row.result or {}).get("text") if row is not None else None
     else:
@@ -421,7 +421,7 @@ class AgentWait(Params):
 @methods.add("agent.wait", AgentWait)
 async def wait(call: MethodCall, params: AgentWait) -> Any:
     """Waits for the end of a run, and says how it went."""
-    outcome = await call.gateway.dispatcher.index.wait(params.run_id, params.timeout_ms / 1000)
+    outcome = await call.gateway.runs.index.wait(params.run_id, params.timeout_ms / 1000)
     known = {"startedAt": outcome.started_at, "endedAt": outcome.ended_at, "error": outcome.error}
     told = {name: value for name, value in known.items() if value is not None}
     return {"runId": params.run_id, "status": outcome.status, **told}
@@ -438,11 +438,11 @@ class ChatAbort(Params):
 @methods.add("chat.abort", ChatAbort)
 async def abort(call: MethodCall, params: ChatAbort) -> Any:
     """Stops the run of a session, or one run, and what waits with it."""
-    target, dispatcher = target_of(call.gateway, params.session_key), call.gateway.dispatcher
+    target, runs = target_of(call.gateway, params.session_key), call.gateway.runs
     async with call.gateway.name_order.of(target.key):
         pass  # A message that was sent before is on its way to be admitted now.
-    await dispatcher.admission.wait_for_earlier(target.key)
-    named = dispatcher.index.get(params.run_id) if params.run_id is not None else None
+    await runs.admission.wait_for_earlier(target.key)
+    named = runs.index.get(params.run_id) if params.run_id is not None else None
     if named is not None and named.session_key != target.key:
         raise MethodError("runId does not match sessionKey")
 
@@ -453,7 +453,7 @@ async def abort(call: MethodCall, params: ChatAbort) -> Any:
 
     stopped: list[str] = []
     for run_id in _meant_runs(call, target.key, named) if named is not None else [params.run_id]:
-        stopped += await dispatcher.abort(target.key, run_id, AbortReason.RPC)
+        stopped += await runs.abort(target.key, run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.stores.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
@@ -467,7 +467,7 @@ def _meant_runs(call: MethodCall, session_key: str, named: Run) -> list[str]:
     means that one too, so both are stopped. A terminal also names its last message, but means only the run at work.
     The waiting message is then answered next.
     """
-    running = next((one for one in call.gateway.dispatcher.active(session_key) if one.state == "running"), None)
+    running = next((one for one in call.gateway.runs.active(session_key) if one.state == "running"), None)
     if named.ended or running is None or running is named:
         return [named.run_id]
     client = call.client.client_info
@@ -485,10 +485,10 @@ class ChatDrop(Params):
 async def drop(call: MethodCall, params: ChatDrop) -> Any:
     """Takes one waiting message out of the queue. A message that is running already is not stopped."""
     target = target_of(call.gateway, params.session_key)
-    dispatcher = call.gateway.dispatcher
-    if not any(record.run_id == params.run_id for record in dispatcher.waiting(target.key)):
+    runs = call.gateway.runs
+    if not any(record.run_id == params.run_id for record in runs.waiting(target.key)):
         return {"ok": True, "dropped": False}
-    dropped = await dispatcher.abort(target.key, params.run_id, AbortReason.REMOVED)
+    dropped = await runs.abort(target.key, params.run_id, AbortReason.REMOVED)
     return {"ok": True, "dropped": bool(dropped)}
 
 
@@ -519,7 +519,7 @@ async def reword(call: MethodCall, params: ChatReword) -> Any:
         written = params.message if disarmed(params.message, of_owner=True) != params.message else ""
         return msgspec.structs.replace(body, prompt=f"{head}{params.message}{tail}", written=written)
 
-    return {"ok": True, "reworded": await call.gateway.dispatcher.reword(target.key, params.run_id, changed)}
+    return {"ok": True, "reworded": await call.gateway.runs.reword(target.key, params.run_id, changed)}
 
 
 # What a client is shown
@@ -602,7 +602,7 @@ def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
     broadcaster = gateway.broadcaster
     run: dict[str, Any] | None = None
     waiting: list[dict[str, Any]] = []
-    for record in gateway.dispatcher.active(session_key):
+    for record in gateway.runs.active(session_key):
         record.emit(RunWatched(call.client.conn_id))
         body = record.row.body
         if record.state == "running":

@@ -177,7 +177,7 @@ def question_text(approval: Approval) -> str:
 
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Tells the chat that the run was started from, unless the configuration keeps questions to the clients."""
-    record = gateway.dispatcher.index.get(approval.run_id) if approval.run_id else None
+    record = gateway.runs.index.get(approval.run_id) if approval.run_id else None
     shown = gateway.runtime.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
         gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))

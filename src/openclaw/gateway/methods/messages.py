@@ -235,7 +235,7 @@ async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
 
 async def _why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
     life = await life_of(gateway.runtime, row)
-    story = story_of(gateway.runtime, gateway.dispatcher, life)
+    story = story_of(gateway.runtime, gateway.runs, life)
     story += await _damage(gateway, row.agent_id, row.session_key, row.session_id)
     answer = {"kind": "message", "message": facts(life), "story": story}
     answering = await _answering(gateway, row)
@@ -243,7 +243,7 @@ async def _why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
         theirs = await life_of(gateway.runtime, answering)
         answer["answeredBy"] = {
             "message": facts(theirs),
-            "story": story_of(gateway.runtime, gateway.dispatcher, theirs),
+            "story": story_of(gateway.runtime, gateway.runs, theirs),
         }
     return answer
 

@@ -481,7 +481,7 @@ async def reset(call: MethodCall, params: SessionKey) -> Any:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
     target = session_to_change(gateway, params.key)
-    rotation = await start_over(gateway.runtime, gateway.dispatcher, target)
+    rotation = await start_over(gateway.runtime, gateway.runs, target)
     gateway.notices.announce(target, rotation)
     old: dict[str, Any] = dict(rotation.old or {})
     levels = {name: old[name] for name in KEPT_BY_RESET if name in old}
@@ -506,7 +506,7 @@ async def delete(call: MethodCall, params: SessionsDelete) -> Any:
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
     await gateway.team.subagents.stop_all(target.key)
-    archived = await delete_session(gateway.runtime, gateway.dispatcher, target, archive=params.delete_transcript)
+    archived = await delete_session(gateway.runtime, gateway.runs, target, archive=params.delete_transcript)
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
@@ -538,7 +538,7 @@ async def resume(call: MethodCall, params: SessionsResume) -> Any:
         wanted = params.index
         if params.session_id is not None:
             wanted = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
-        rotation = await take_up(call.gateway.runtime, call.gateway.dispatcher, target, wanted)
+        rotation = await take_up(call.gateway.runtime, call.gateway.runs, target, wanted)
         call.gateway.notices.announce(target, rotation)
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
@@ -567,7 +567,7 @@ async def compact(call: MethodCall, params: SessionsCompact) -> Any:
     ref = transcript_ref(target.agent_id, entry)
     if await gateway.runtime.stores.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
-    shortened = await gateway.dispatcher.exclusively(
+    shortened = await gateway.runs.exclusively(
         target.key, lambda: gateway.runtime.stores.transcripts.shorten(ref, params.max_lines)
     )
     if shortened.archived is None:
@@ -594,7 +594,7 @@ class SessionsCompaction(Params):
 async def compaction(call: MethodCall, params: SessionsCompaction) -> Any:
     """Condenses the older part of a conversation as ``/compact`` does, tells what it would do, or takes it back."""
     target = target_of(call.gateway, params.key)
-    compactions, answer = call.gateway.dispatcher.compactions, {"ok": True, "key": shown_key(target.key)}
+    compactions, answer = call.gateway.runs.compactions, {"ok": True, "key": shown_key(target.key)}
     try:
         match params.action:
             case "preview":
@@ -681,9 +681,9 @@ class SessionsBranch(Params):
 async def branch(call: MethodCall, params: SessionsBranch) -> Any:
     """Goes on from an earlier entry; what followed stays as a branch."""
     target = target_of(call.gateway, params.key)
-    if call.gateway.dispatcher.occupied(target.key):
+    if call.gateway.runs.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
-    moves = call.gateway.dispatcher.compactions
+    moves = call.gateway.runs.compactions
     try:
         added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
     except KeyError:
@@ -714,7 +714,7 @@ async def label(call: MethodCall, params: SessionsLabel) -> Any:
     return {
         "ok": True,
         "key": shown_key(target.key),
-        "entryId": await call.gateway.dispatcher.exclusively(target.key, name),
+        "entryId": await call.gateway.runs.exclusively(target.key, name),
     }
 
 
@@ -803,7 +803,7 @@ async def import_(call: MethodCall, params: SessionsImport) -> Any:
         except CannotImport as problem:
             raise MethodError(f"not imported: {problem}") from None
 
-    session_id = await gateway.dispatcher.exclusively(target.key, work)
+    session_id = await gateway.runs.exclusively(target.key, work)
     return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
 
 

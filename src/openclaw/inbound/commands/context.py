@@ -48,7 +48,7 @@ async def context_sizes(context: CommandContext, facts: Facts, args: str) -> str
 
 
 async def compact(context: CommandContext, facts: Facts, args: str) -> str:
-    session, compactions = facts.session, context.dispatcher.compactions
+    session, compactions = facts.session, context.runs.compactions
     wish = args.strip().removeprefix(":").strip()
     match wish.lower():
         case "preview":
@@ -95,7 +95,7 @@ async def pin(context: CommandContext, facts: Facts, args: str) -> str:
     if await context.entry(session) is None:
         await set_entry_fields(context.runtime, session, {})
     try:
-        pinned = await context.dispatcher.compactions.pin(session.agent_id, session.key, args)
+        pinned = await context.runs.compactions.pin(session.agent_id, session.key, args)
     except (PinRefused, ModelError) as refused:
         return f"⚙️ {refused}"
     return f"📌 Pinned: {shortened(pinned.text, 120)}"
@@ -106,14 +106,14 @@ async def unpin(context: CommandContext, facts: Facts, args: str) -> str:
     if not (word.isascii() and word.isdigit()):
         return "⚙️ Usage: /unpin <number>; /pins shows the numbers."
     try:
-        taken = await context.dispatcher.compactions.unpin(session.agent_id, session.key, int(word))
+        taken = await context.runs.compactions.unpin(session.agent_id, session.key, int(word))
     except PinRefused as refused:
         return f"⚙️ {refused}"
     return f"📌 No longer pinned: {shortened(taken.text, 120)}"
 
 
 async def pins(context: CommandContext, facts: Facts, _: str) -> str:
-    return pins_text(await context.dispatcher.compactions.pins(facts.session.agent_id, facts.session.key))
+    return pins_text(await context.runs.compactions.pins(facts.session.agent_id, facts.session.key))
 
 
 def pins_text(found: list[Pin]) -> str:

@@ -37,7 +37,7 @@ LISTED = 20
 
 
 async def stop(context: CommandContext, facts: Facts, _: str = "") -> Handled:
-    stopped = await context.dispatcher.abort(facts.session.key, reason=AbortReason.STOP)
+    stopped = await context.runs.abort(facts.session.key, reason=AbortReason.STOP)
     if stopped and await context.entry(facts.session) is not None:
         await set_entry_fields(context.runtime, facts.session, {"abortedLastRun": True})
     workers = await context.stop_subagents(facts.session.key)
@@ -90,7 +90,7 @@ async def resume(context: CommandContext, facts: Facts, args: str) -> str:
     if wanted.lower().split()[:1] == ["list"]:
         return _listing(await earlier_sessions(runtime, session), runtime.clock.now_ms())
     try:
-        rotation = await take_up(runtime, context.dispatcher, session, wanted or None)
+        rotation = await take_up(runtime, context.runs, session, wanted or None)
     except NotResumable as refused:
         return f"{refused} /resume list shows what there is." if wanted else str(refused)
     context.notices.announce(session, rotation)
@@ -125,7 +125,7 @@ async def why(context: CommandContext, facts: Facts, args: str) -> str:
         return f'Nothing is known of "{shortened(ref, 80)}".'
     if len(found) > 1:
         return f'"{ref}" is how several runs begin: {", ".join(row.run_id for row in found)}.'
-    return "\n".join(story_of(runtime, context.dispatcher, await life_of(runtime, found[0])))
+    return "\n".join(story_of(runtime, context.runs, await life_of(runtime, found[0])))
 
 
 DEFAULT_TRIGGERS = ("/new", "/reset")
@@ -169,7 +169,7 @@ async def begin_session(trigger: str, rest: str, facts: Facts, context: CommandC
     config, catalogue, session = context.config, context.catalogue, facts.session
     default = catalogue.default_for(config, session.agent_id)
     reason = "reset" if trigger.lower() == "/reset" else "new"
-    context.notices.announce(session, await start_over(context.runtime, context.dispatcher, session, reason))
+    context.notices.announce(session, await start_over(context.runtime, context.runs, session, reason))
     whole = rest
     chosen, rest = leading_model(whole, config, catalogue, session.agent_id)
     if chosen is not None:

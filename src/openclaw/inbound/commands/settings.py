@@ -108,7 +108,7 @@ async def store_settings(fields: dict[str, Any], acknowledgement: str, facts: Fa
     where the chat does not show it by itself.
     """
     runtime = context.runtime
-    _, rotation = await current_session(facts, runtime, context.dispatcher)
+    _, rotation = await current_session(facts, runtime, context.runs)
     if rotation is not None:
         context.notices.announce(facts.session, rotation)
         if facts.channel != "webchat":
@@ -390,11 +390,11 @@ async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
                 return f'There is no item "{number}"; write a number from 1 to {len(waiting)}.'
             record = waiting[int(number) - 1]
             if verb == "now":
-                done = context.dispatcher.promote(key, record.run_id)
+                done = context.runs.promote(key, record.run_id)
             else:
                 # A message that is about to run is neither running nor waiting, and is not dropped.
-                waits = record in context.dispatcher.waiting(key)
-                done = waits and bool(await context.dispatcher.abort(key, record.run_id, AbortReason.REMOVED))
+                waits = record in context.runs.waiting(key)
+                done = waits and bool(await context.runs.abort(key, record.run_id, AbortReason.REMOVED))
             if not done:
                 return f"“{_typed(record)}” is no longer waiting."
             return f"⚙️ “{_typed(record)}” runs next." if verb == "now" else f"⚙️ Dropped “{_typed(record)}”."
@@ -403,7 +403,7 @@ async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
 
 
 def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[Run | None, list[Run]]:
-    records = context.dispatcher.active(facts.session.key)
+    records = context.runs.active(facts.session.key)
     running = next((record for record in records if record.state == "running"), None)
     return running, [record for record in records if record is not running]
 
