@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from openclaw.agent.loop import AbortSignal
+from openclaw.agent.abort import AbortSignal
 
 
 async def stopped(signal: AbortSignal) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw.agent.loop import (
+from openclaw.agent.continuation import (
     GrowingAnswer,
     OverlapRemover,
     cut_call,

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.loop import SKIPPED_FOR_USER, AbortSignal, LoopOptions, Steered, run_loop
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import SKIPPED_FOR_USER, LoopOptions, Steered, run_loop
 from openclaw.config.schema.system import Retry
 from openclaw.events import (
     AssistantEnded,

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.agent.abort import AbortSignal
 from openclaw.agent.compaction.summary import SYSTEM
-from openclaw.agent.loop import AbortSignal, Steered
+from openclaw.agent.loop import Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.agent.window.window import Pin, add_pin, pinned_block

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from openclaw.agent.loop import AbortSignal
+from openclaw.agent.abort import AbortSignal
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.events import Event, TextDelta

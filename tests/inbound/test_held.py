@@ -11,7 +11,7 @@ import pytest
 
 from openclaw.inbound.dedupe import TTL_MS
 from openclaw.inbound.message import Sender
-from openclaw.runs.why import life_of
+from openclaw.runs.history import load_history
 from openclaw.storage.message_ledger import ReasonCode
 
 from .test_pipeline import Place, place, settle
@@ -54,7 +54,7 @@ async def test_a_message_that_its_platform_repeats_after_a_long_downtime_is_know
         await at.people.got(2)
         heard = [(row.body.sender, row.body.message_ids) for row in await at.rows()]
         assert heard == [("ann", ["m1", "m2"]), ("bob", ["m2"])]
-        hers, his = [await life_of(at.gateway.runtime, row) for row in await at.rows()]
+        hers, his = [await load_history(at.gateway.runtime, row) for row in await at.rows()]
         assert [note.code for note in hers.rejected] == [ReasonCode.REDELIVERED] and not his.rejected
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from openclaw.config.schema import Config
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.recovery import how_to_resume, unfinished_runs
 from openclaw.runs.run import Run
-from openclaw.runs.why import reason_text
 from openclaw.storage.message_ledger import NO_REASON, LedgerRow, MessageBody
 
 

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.runs.why import Life, answered_by, delivery_text, reason_text, summary, tell
+from openclaw.runs.delivery_report import delivery_text
+from openclaw.runs.history import MessageHistory, answered_by
+from openclaw.runs.reasons import reason_text
+from openclaw.runs.why import explain, summary
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.storage.files.ledger_db import delivery_from_sentence, reason_from_sentence
 from openclaw.storage.message_ledger import (
@@ -86,7 +89,7 @@ def part(number: int, state: Any, **fields: Any) -> OutboxRow:
 
 def test_an_answered_message_tells_when_where_and_what() -> None:
     row = message(result={"text": "Hi there", "model": "mock/mock-1"})
-    assert tell(Life(row, changes((10, "running"), (2_010, "answered")), [], []), START + 9_000) == [
+    assert explain(MessageHistory(row, changes((10, "running"), (2_010, "answered")), [], []), START + 9_000) == [
         ACCEPTED,
         "It ran on mock/mock-1 for 2 s.",
         "Answered on 2026-11-15 at 18:22:07: “Hi there”",
@@ -158,7 +161,7 @@ def test_an_answered_message_tells_when_where_and_what() -> None:
 )
 def test_every_end_has_its_sentence(state: str, reason: str, result: dict[str, Any], end: str) -> None:
     row = message(state, reason=reason, result=result)
-    assert end in tell(Life(row, changes((10, "running"), (2_010, state, reason)), [], []), START + 9_000)
+    assert end in explain(MessageHistory(row, changes((10, "running"), (2_010, state, reason)), [], []), START + 9_000)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +186,18 @@ def test_every_end_has_its_sentence(state: str, reason: str, result: dict[str, A
     ],
 )
 def test_waiting_is_told_with_its_length_and_cause(state: str, steps: list[Any], sentence: str) -> None:
-    told = tell(Life(message(state), changes(*steps), [], []), START + 20_000)
+    told = explain(MessageHistory(message(state), changes(*steps), [], []), START + 20_000)
     assert any(line.startswith(sentence) for line in told), told
 
 
 def test_a_stop_that_was_noted_before_the_end_is_no_wait() -> None:
     steps = changes((5, "running"), (4_000, "queued", "stopped (rpc)"), (4_010, "superseded", "stopped (rpc)"))
-    told = tell(Life(message("superseded"), steps, [], []), START + 20_000)
+    told = explain(MessageHistory(message("superseded"), steps, [], []), START + 20_000)
     assert not any("waited" in line for line in told), told
 
 
 def test_a_short_wait_is_not_worth_a_sentence() -> None:
-    assert len(tell(Life(message("running"), changes((900, "running")), [], []), START + 1_000)) == 2
+    assert len(explain(MessageHistory(message("running"), changes((900, "running")), [], []), START + 1_000)) == 2
 
 
 @pytest.mark.parametrize(
@@ -212,7 +215,10 @@ def test_a_short_wait_is_not_worth_a_sentence() -> None:
     ],
 )
 def test_restarts_are_counted(steps: list[Any], sentence: str) -> None:
-    assert tell(Life(message("running", attempts=len(steps)), changes(*steps), [], []), START + 200_000)[1] == sentence
+    assert (
+        explain(MessageHistory(message("running", attempts=len(steps)), changes(*steps), [], []), START + 200_000)[1]
+        == sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,8 +246,9 @@ def test_restarts_are_counted(steps: list[Any], sentence: str) -> None:
     ],
 )
 def test_tool_calls_are_told_with_how_they_went(state: str, calls: list[ToolCallRow], sentence: str) -> None:
-    told = tell(
-        Life(message(state, attempts=2), changes((10, "running"), (5_000, "running")), calls, []), START + 9_000
+    told = explain(
+        MessageHistory(message(state, attempts=2), changes((10, "running"), (5_000, "running")), calls, []),
+        START + 9_000,
     )
     assert sentence in told
 
@@ -292,7 +299,7 @@ def test_tool_calls_are_told_with_how_they_went(state: str, calls: list[ToolCall
 )
 def test_delivery_is_told_part_by_part(outbox: list[OutboxRow], sentences: list[str]) -> None:
     row = message(route={"channel": "signal", "to": "+1"}, result={"text": "x"})
-    told = tell(Life(row, changes((10, "running"), (2_010, "answered")), [], outbox), START + 9_000)
+    told = explain(MessageHistory(row, changes((10, "running"), (2_010, "answered")), [], outbox), START + 9_000)
     assert told[3:] == sentences
 
 
@@ -316,7 +323,7 @@ def test_clients_see_the_same_words_about_a_delivery_as_before(error: str) -> No
 
 def test_a_message_that_needed_no_run_says_so() -> None:
     row = message(started_at=None, attempts=0, route={"channel": "signal", "to": "+1"})
-    told = tell(Life(row, changes((0, "answered")), [], [part(0, "sent")]), START)
+    told = explain(MessageHistory(row, changes((0, "answered")), [], [part(0, "sent")]), START)
     assert told[1:] == [
         "It needed no run of the agent and was done on 2026-11-15 at 18:22:07.",
         "Delivered to signal.",
@@ -339,13 +346,13 @@ def test_a_message_that_needed_no_run_says_so() -> None:
     ],
 )  # fmt: skip
 def test_what_else_a_story_may_tell(row: LedgerRow, steps: list[Any], sentence: str) -> None:
-    assert sentence in tell(Life(row, changes(*steps), [], []), START + 9_000)
+    assert sentence in explain(MessageHistory(row, changes(*steps), [], []), START + 9_000)
 
 
 def test_a_message_that_waits_for_the_disk_says_so_while_it_waits() -> None:
     disk = DiskWait()
     disk.waiting, disk.problem = True, "No space left on device"
-    told = tell(Life(message("running"), changes((10, "running")), [], []), START + 9_000, disk=disk)
+    told = explain(MessageHistory(message("running"), changes((10, "running")), [], []), START + 9_000, disk=disk)
     assert told[-1] == (
         "It waits for the disk now: No space left on device. It goes on by itself when the disk takes it."
     )
@@ -353,14 +360,19 @@ def test_a_message_that_waits_for_the_disk_says_so_while_it_waits() -> None:
 
 def test_the_notice_of_a_failure_is_told_as_one() -> None:
     row = message("failed", reason="no key", route={"channel": "signal", "to": "+1"})
-    told = tell(Life(row, changes((10, "running"), (20, "failed")), [], [part(0, "sent")]), START + 9_000)
+    told = explain(MessageHistory(row, changes((10, "running"), (20, "failed")), [], [part(0, "sent")]), START + 9_000)
     assert told[-1] == "The notice was delivered to signal."
-    told = tell(Life(row, changes((10, "running"), (20, "failed")), [], [part(0, "dead", error="gone")]), START + 9_000)
+    told = explain(
+        MessageHistory(row, changes((10, "running"), (20, "failed")), [], [part(0, "dead", error="gone")]),
+        START + 9_000,
+    )
     assert told[-1] == "The notice was not delivered to signal: gone."
 
 
 def test_times_are_told_in_the_zone_of_the_reader() -> None:
-    told = tell(Life(message("accepted"), changes(), [], []), START, timezone(timedelta(hours=5, minutes=30)))
+    told = explain(
+        MessageHistory(message("accepted"), changes(), [], []), START, timezone(timedelta(hours=5, minutes=30))
+    )
     assert told[0].startswith("Accepted on 2026-11-15 at 23:52:05 ")
 
 
@@ -427,7 +439,7 @@ def test_whatever_the_ledger_holds_can_be_told(
     row = message(state, reason=reason, result=result)
     tools = [call(name, at, end) for name, at, end in calls]
     outbox = [part(number, how, error=error) for number, (how, error) in enumerate(parts)]
-    told = tell(Life(row, changes(*steps), tools, outbox), START + now)
+    told = explain(MessageHistory(row, changes(*steps), tools, outbox), START + now)
     assert told[0] == ACCEPTED
     ends = [line for line in told if line.startswith(("Answered", "The agent decided", "Failed", "Expired", "Stopped"))]
     ends += [
@@ -488,7 +500,7 @@ def test_a_command_is_told_from_its_acknowledgement_on(
         StateChange(at=1000, state="accepted", reason=Reason()),
         StateChange(at=1000, state="running", reason=Reason()),
     ]
-    lines = tell(Life(row, changes, [], []), now=61_000)
+    lines = explain(MessageHistory(row, changes, [], []), now=61_000)
     assert lines[1 : 1 + len(told)] == told
 
 

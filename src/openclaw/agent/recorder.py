@@ -16,7 +16,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from openclaw.agent.loop import AbortSignal, is_cut, is_failed, joined, not_run, parts_at_end, replies, unfinished
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.continuation import is_cut, is_failed, joined, parts_at_end, replies, unfinished
+from openclaw.agent.loop import not_run
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
     CompactionOutcome,
@@ -19,7 +20,8 @@ from openclaw.agent.compaction.compaction import (
 )
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
-from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
+from openclaw.agent.continuation import is_failed
+from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
 from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime

@@ -28,8 +28,8 @@ from openclaw.config.schema.system import Logging
 from openclaw.events import CompactionEnded, ModelSwitched, RetryScheduled, ToolEnded, ToolStarted
 from openclaw.paths import make_private_dir
 from openclaw.runs.endings import ending_of
+from openclaw.runs.reasons import stopped_by
 from openclaw.runs.run import Run, RunAbsorbed, RunBegan, RunEvent, RunFinished
-from openclaw.runs.why import stopped_by
 from openclaw.sessions.keys import shown_key
 from openclaw.text import counted, duration, failure_text, printable, printable_json, shortened
 

@@ -28,7 +28,7 @@ from openclaw.outbound.reply_files import Files, SizeLimit, Unsendable, reply_fi
 from openclaw.pictures import content_type
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.routing import resolve_route
-from openclaw.runs.why import delivery_text
+from openclaw.runs.delivery_report import delivery_text
 from openclaw.sessions.entry import BLOCKED, SessionEntry, is_blocked, normalize_channel
 from openclaw.sessions.keys import SessionRef, chat_type_of, is_subagent, parse_agent_key, rest_of, shown_key
 from openclaw.storage.message_ledger import Accept, JobRow, LedgerRow, MessageBody, ReasonCode, step_id

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from openclaw.agent.loop import join
+from openclaw.agent.continuation import join
 from openclaw.agent.request_log import preview, role_of
 from openclaw.config.agents import default_agent_id
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text

@@ -18,7 +18,7 @@ from openclaw.inbound.debounce import TakeTurn
 from openclaw.inbound.dedupe import dedupe_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
-from openclaw.runs.why import reason_text
+from openclaw.runs.reasons import reason_text
 from openclaw.storage.disk_errors import is_storage_failure
 from openclaw.storage.message_ledger import Accept, HeldMessage, MessageBody, Reason, ReasonCode
 

@@ -33,8 +33,8 @@ from openclaw.outbound.stream import stored_refs
 from openclaw.redact import redact
 from openclaw.runs.bookkeeping import Bookkeeping
 from openclaw.runs.lane import Lane
+from openclaw.runs.reasons import abort_text, reason_text
 from openclaw.runs.run import Run, RunIndex, RunStopping, StoreFiles
-from openclaw.runs.why import abort_text, reason_text
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import FOREVER, UNKNOWN_TRIES, describe_failure, refusal_text
 from openclaw.storage.errors import Fenced, UnknownMessage

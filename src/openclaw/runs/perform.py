@@ -24,9 +24,9 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.endings import WITHHELD, Ending, Endings, failure_text
 from openclaw.runs.lane import BACKLOG, OVERFLOW, ConcurrencyLimits, Lane, collected_prompt, overflow_text
 from openclaw.runs.queue_settings import QueueSettings
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.recovery import STOP_CODES, Suspects, crashes_of, how_to_resume
 from openclaw.runs.run import Run, RunBegan, RunEvent, RunFilesReady, RunIndex
-from openclaw.runs.why import reason_text
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import Descriptors, is_storage_failure, reads_wait, refusal_text
 from openclaw.storage.errors import Fenced

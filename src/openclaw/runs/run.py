@@ -13,14 +13,15 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.agent.loop import AbortSignal, Steered
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import Files
 from openclaw.runs.admission import Ticket
 from openclaw.runs.queue_settings import QueueSettings
-from openclaw.runs.why import reason_text
+from openclaw.runs.reasons import reason_text
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.storage.message_ledger import END_STATES, AbortReason, Ledger, LedgerRow
 

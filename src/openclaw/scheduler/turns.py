@@ -23,8 +23,8 @@ from openclaw.outbound.reply import MediaRef, is_delivered
 from openclaw.outbound.reply_files import Files
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.runs import Runs
-from openclaw.runs.why import reason_text
 from openclaw.sessions.entry import BLOCKED, SessionEntry, normalize_channel, normalize_route
 from openclaw.sessions.keys import SessionRef, main_session_key
 from openclaw.sessions.reset import rotated_entry

@@ -33,8 +33,8 @@ from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.reply_files import said_in
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
 from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.runs import Runs
-from openclaw.runs.why import reason_text
 from openclaw.sessions.entry import BLOCKED, SessionEntry, normalize_route
 from openclaw.sessions.keys import SessionRef, channel_of, rest_of, shown_key
 from openclaw.storage import faults

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import (
     ALREADY,
     BUSY,
@@ -33,7 +34,6 @@ from openclaw.agent.compaction.compaction import (
     make_plan,
 )
 from openclaw.agent.compaction.summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
-from openclaw.agent.loop import Aborted, AbortSignal
 from openclaw.agent.window.window import PinRefused, add_pin, pins_of, remove_pin
 from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted

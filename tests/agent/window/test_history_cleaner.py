@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.agent.window.history_cleaner import (
     PLAIN_FOR_MS,
     CleanedMessages,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.loop import CONTINUE
+from openclaw.agent.continuation import CONTINUE
 from openclaw.agent.window.tokens import PromptBudget, TokenMeasure, prompt_tokens
 from openclaw.agent.window.window import (
     FORGOTTEN,

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from openclaw.runs.delivery_report import delivery_text
+from openclaw.runs.history import MessageHistory
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.recovery import crashes_of
 from openclaw.runs.run import Run
-from openclaw.runs.why import Life, delivery_text, reason_text, tell
+from openclaw.runs.why import explain
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_db import SCHEMA_VERSION
 from openclaw.storage.message_ledger import DeliveryCode, MessageBody, Reason, ReasonCode
@@ -144,7 +147,7 @@ class OldLedger:
 async def told(ledger: FileLedger, number: int) -> list[str]:
     row = await ledger.get(number)
     assert row is not None
-    return tell(Life(row, await ledger.history(number), [], []), START + 30_000)
+    return explain(MessageHistory(row, await ledger.history(number), [], []), START + 30_000)
 
 
 @pytest.mark.parametrize(("state", "sentence", "result", "reason", "story"), ENDS)

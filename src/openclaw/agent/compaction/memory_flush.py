@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
+from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import LONGEST_FLUSH_S, Leaving
-from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, run_loop
+from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.loop import is_request
+from openclaw.agent.continuation import is_request
 from openclaw.agent.window.tokens import (
     CHARS_PER_TOKEN,
     GrowingSum,

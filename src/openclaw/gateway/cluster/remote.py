@@ -41,7 +41,7 @@ from openclaw.inbound.incoming import Handled, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.why import reason_text
+from openclaw.runs.reasons import reason_text
 from openclaw.sessions.keys import SessionRef, agent_of, is_session_id, shown_key
 from openclaw.storage.message_ledger import AbortReason, LedgerRow
 

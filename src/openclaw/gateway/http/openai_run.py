@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from openclaw.agent.loop import replies
+from openclaw.agent.continuation import replies
 from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseFiles, ResponseImages, ResponsesEndpoint
@@ -62,8 +62,8 @@ from openclaw.pictures import ImageProblem, fit_image, off_loop, sniff_image
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
 from openclaw.runs.accept import Submission
 from openclaw.runs.queue_settings import QueueOverrides
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.run import Run, RunEvent
-from openclaw.runs.why import reason_text
 from openclaw.sessions.entry import BLOCKED
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref

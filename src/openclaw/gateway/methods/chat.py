@@ -41,8 +41,8 @@ from openclaw.outbound.answer_filter import is_web, reasoning_message
 from openclaw.outbound.reply_files import Unsendable, workspace_file
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.accept import Submission
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.run import Run, RunWatched
-from openclaw.runs.why import reason_text
 from openclaw.sessions.entry import BLOCKED, SessionEntry
 from openclaw.sessions.keys import SessionRef, group_of, is_subagent, shown_key
 from openclaw.sessions.prompt_prefix import typed_text, without_wrappers

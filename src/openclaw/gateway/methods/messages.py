@@ -25,19 +25,11 @@ from openclaw.gateway.server.registry import (
 )
 from openclaw.inbound.held import Waiting
 from openclaw.inbound.message import Route
+from openclaw.runs.delivery_report import delivery_text
+from openclaw.runs.history import LONGEST_NUMBER, MessageHistory, answered_by, find_message, load_history
+from openclaw.runs.reasons import reason_text
 from openclaw.runs.run import LONGEST_CHAIN
-from openclaw.runs.why import (
-    LONGEST_NUMBER,
-    Life,
-    answered_by,
-    delivery_text,
-    life_of,
-    named_message,
-    reason_text,
-    story_of,
-    summary,
-    tell_turned_away,
-)
+from openclaw.runs.why import explain_message, explain_rejected, summary
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import typed_text
 from openclaw.sessions.reset import previous_sessions
@@ -102,7 +94,7 @@ async def get(call: MethodCall, params: MessagesGet) -> Any:
         raise MethodError("Provide either id or runId (not both)")
     if row is None:
         raise MethodError(f"No message found: {params.run_id or params.id}")
-    return facts(await life_of(call.gateway.runtime, row))
+    return facts(await load_history(call.gateway.runtime, row))
 
 
 def text_of(row: LedgerRow) -> str:
@@ -162,7 +154,7 @@ def held_facts(one: Waiting) -> dict[str, Any]:
     }
 
 
-def facts(life: Life) -> dict[str, Any]:
+def facts(life: MessageHistory) -> dict[str, Any]:
     """The facts of a message with its changes, tool calls and deliveries."""
     return {
         **row_facts(life.row),
@@ -220,7 +212,7 @@ async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     run.
     """
     name = ref.strip()
-    row = await named_message(gateway.runtime.stores.ledger, name)
+    row = await find_message(gateway.runtime.stores.ledger, name)
     if row is None:
         found = await _session(gateway, name)
         if found is not None:
@@ -234,16 +226,16 @@ async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
 
 
 async def _why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
-    life = await life_of(gateway.runtime, row)
-    story = story_of(gateway.runtime, gateway.runs, life)
+    life = await load_history(gateway.runtime, row)
+    story = explain_message(gateway.runtime, gateway.runs, life)
     story += await _damage(gateway, row.agent_id, row.session_key, row.session_id)
     answer = {"kind": "message", "message": facts(life), "story": story}
     answering = await _answering(gateway, row)
     if answering is not None:
-        theirs = await life_of(gateway.runtime, answering)
+        theirs = await load_history(gateway.runtime, answering)
         answer["answeredBy"] = {
             "message": facts(theirs),
-            "story": story_of(gateway.runtime, gateway.runs, theirs),
+            "story": explain_message(gateway.runtime, gateway.runs, theirs),
         }
     return answer
 
@@ -276,7 +268,7 @@ def _turned_away(gateway: Gateway, notes: list[RejectedMessage]) -> dict[str, An
         }
         for note in notes
     ]
-    return {"kind": "turnedAway", "turnedAway": views, "story": tell_turned_away(notes, gateway.user_zone())}
+    return {"kind": "turnedAway", "turnedAway": views, "story": explain_rejected(notes, gateway.user_zone())}
 
 
 async def _held(gateway: Gateway, name: str) -> dict[str, Any] | None:

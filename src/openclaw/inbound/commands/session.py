@@ -23,8 +23,9 @@ from openclaw.inbound.commands.settings import check_program, leading_model, mod
 from openclaw.inbound.directives import Listening, command_body, read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.models.catalogue import UnknownModel
+from openclaw.runs.history import find_message, load_history
 from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
-from openclaw.runs.why import life_of, named_message, story_of, tell_turned_away
+from openclaw.runs.why import explain_message, explain_rejected
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.storage.message_ledger import AbortReason
 from openclaw.text import age, counted, shortened
@@ -114,18 +115,18 @@ async def why(context: CommandContext, facts: Facts, args: str) -> str:
         found = await runtime.stores.ledger.recent(session_key=key, limit=1)
         if not found:
             return "No message of this session is on record yet."
-    elif row := await named_message(runtime.stores.ledger, ref, key):
+    elif row := await find_message(runtime.stores.ledger, ref, key):
         found = [row]
     else:
         notes = await runtime.stores.ledger.rejected([ref])
         if here := [note for note in notes if (note.channel, note.chat) == (facts.channel, facts.chat)]:
-            return "\n".join(tell_turned_away(here, user_zone(context.config)))
+            return "\n".join(explain_rejected(here, user_zone(context.config)))
         found = [row for row in await runtime.stores.ledger.runs_beginning(ref, 6) if row.session_key == key]
     if not found:
         return f'Nothing is known of "{shortened(ref, 80)}".'
     if len(found) > 1:
         return f'"{ref}" is how several runs begin: {", ".join(row.run_id for row in found)}.'
-    return "\n".join(story_of(runtime, context.runs, await life_of(runtime, found[0])))
+    return "\n".join(explain_message(runtime, context.runs, await load_history(runtime, found[0])))
 
 
 DEFAULT_TRIGGERS = ("/new", "/reset")
