@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import inspect
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from openclaw.cli.command import GATEWAY, Action, Flag, Group
 from openclaw.cli.main import ALIASES, TABLE, find_command
-from openclaw.config.reference import cell, generated
+from openclaw.config.reference import cell, docs_of, generated
 from openclaw.gateway.assemble import METHOD_FAMILIES
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS, METHOD_RIGHTS
 from openclaw.gateway.server.registry import ADVERTISED, Method, MethodTable
@@ -151,9 +153,75 @@ def methods() -> Iterator[str]:
     for right in rights:
         names = sorted(name for name, needed in METHOD_RIGHTS.items() if needed == right and name in found)
         who = "the role `node`" if right == "node" else f"the scope `{scope_for(right)}`"
-        yield f"\n## {right}\n\nThey need {who}.\n\n| method | parameters | answers |\n| --- | --- | --- |"
+        yield f"\n## {right}\n\nThey need {who}.\n\n| method | parameters | result | answers |"
+        yield "| --- | --- | --- | --- |"
         for name in names:
-            yield f"| `{name}` | {_params(found[name])} | {_first_sentence(found[name])} |"
+            method = found[name]
+            result = cell(_type_text(method.result, "an object"))
+            yield f"| `{name}` | {_params(method)} | {result} | {_first_sentence(method)} |"
+
+
+def results() -> Iterator[str]:
+    """Every record that a method answers with, and those inside it, by name."""
+    records: dict[str, type[msgspec.Struct]] = {}
+    for method in _methods().values():
+        _collect_records(method.result, records)
+    for name in sorted(records):
+        record = records[name]
+        docs = docs_of(record)
+        yield f"\n### {name}\n\n{_docstring(record)}\n"
+        for field in msgspec.structs.fields(record):
+            mark = "" if field.required else "?"
+            meaning = docs.get(field.name, "").replace("``", "`")
+            yield " ".join(f"- `{field.encode_name}{mark}`: {_type_text(field.type)}. {meaning}".split())
+
+
+def _collect_records(kind: Any, records: dict[str, type[msgspec.Struct]]) -> None:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if kind.__name__ not in records:
+            records[kind.__name__] = kind
+            for field in msgspec.structs.fields(kind):
+                _collect_records(field.type, records)
+    else:
+        for part in get_args(kind):
+            _collect_records(part, records)
+
+
+_TYPE_NAMES: Mapping[Any, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    msgspec.Raw: "JSON",
+    Any: "JSON",
+}
+
+
+def _type_text(kind: Any, any_text: str = "JSON") -> str:
+    """Name a type for people: ``list of [`SessionRow`](#sessionrow)``, ``text or null``."""
+    if kind is Any:
+        return any_text
+    if kind in _TYPE_NAMES:
+        return _TYPE_NAMES[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return f"[`{kind.__name__}`](#{kind.__name__.lower()})"
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _type_text(parts[0])
+    if origin is Literal:
+        return " or ".join(f"`{msgspec.json.encode(value).decode()}`" for value in parts)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type_text(part) for part in parts if part is not msgspec.UnsetType)
+    if origin is not None and issubclass(origin, dict):
+        return "object" if parts[1] is Any else f"object of {_type_text(parts[1])}"
+    if origin is not None:
+        return f"list of {_type_text(parts[0])}"
+    return "object" if isinstance(kind, type) and issubclass(kind, dict) else "JSON"
+
+
+def _docstring(record: type) -> str:
+    return " ".join((inspect.getdoc(record) or "").replace("``", "`").split())
 
 
 def _params(method: Method) -> str:
@@ -193,7 +261,7 @@ def _sentence(text: str) -> str:
 PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
     "commands.md": {"list of commands": command_index, "commands": commands},
     "chat-commands.md": {"chat commands": chat_commands},
-    "methods.md": {"methods": methods, "absent methods": absent_methods, "events": events},
+    "methods.md": {"methods": methods, "results": results, "absent methods": absent_methods, "events": events},
 }
 
 

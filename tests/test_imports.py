@@ -76,9 +76,11 @@ ALLOWED: dict[str, set[str]] = {
     "extensions": RECORDS | {"config", "tools", "models", "channels", "storage"},
     "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),
+    "protocol": RECORDS,
     "security": RECORDS | {"config", "storage", "tools"},
     "cli": RECORDS
-    | {"agent", "channels", "config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"},
+    | {"agent", "channels", "config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"}
+    | {"protocol"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 

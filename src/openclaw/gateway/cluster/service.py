@@ -270,7 +270,9 @@ class ClusterService:
 
     async def _answer_of_all(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
         """Joins the lists in the answers of every node."""
-        joined: dict[str, Any] = await self._gateway.methods.find(call.client, call.method).answer(call)
+        joined: dict[str, Any] = msgspec.to_builtins(
+            await self._gateway.methods.find(call.client, call.method).answer(call)
+        )
         for node in list(self.membership.peers):
             try:
                 answer = await hand_on(self.links, node, _quiet(call), raw)

@@ -32,6 +32,7 @@ from openclaw.gateway.session_views import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import cost_of
 from openclaw.outbound.session_preview import message_of, preview_role, preview_text, shortened
+from openclaw.protocol.result import Result
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.session_query import SessionQuery
@@ -264,10 +265,18 @@ async def usage_cost(call: MethodCall, params: UsageCost) -> Any:
     return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
 
 
+class UsageStatus(Result):
+    """The quotas of providers."""
+
+    updated_at: int
+    providers: list[str]
+    """Always empty, because no supported provider reports a quota."""
+
+
 @methods.add("usage.status", NoParams)
-async def usage_status(call: MethodCall) -> Any:
+async def usage_status(call: MethodCall) -> UsageStatus:
     """The quotas that providers report. None of the supported providers reports any."""
-    return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}
+    return UsageStatus(updated_at=call.gateway.runtime.clock.now_ms(), providers=[])
 
 
 def _days(gateway: Gateway, start: str | None, end: str | None, *, zone_is_utc: bool, count: int = 30) -> Days:

@@ -6,6 +6,7 @@ A method is a name, its parameters, who may call it, and the function that answe
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -121,7 +122,9 @@ class MethodCall:
 
 
 Handler = Callable[..., Awaitable[Any]]
-"""It gets the call, and its parameters as a record if the method has such a record."""
+"""It gets the call, and its parameters as a record if the method has such a record. Its annotation names the result."""
+OpenObject = dict[str, Any]
+"""The result of a method whose keys the Gateway does not define: configuration, JSON Schema, another program's JSON."""
 H = TypeVar("H", bound=Handler)
 
 
@@ -131,6 +134,11 @@ class Method(msgspec.Struct, frozen=True):
     handler: Handler
     right: Right | None = None
     """The right that it needs. None: ``METHOD_RIGHTS`` has it."""
+
+    @property
+    def result(self) -> Any:
+        """Return the type that the handler's annotation promises: a record, several, or ``OpenObject``."""
+        return inspect.get_annotations(self.handler, eval_str=True).get("return", Any)
 
     def answer(self, call: MethodCall) -> Awaitable[Any]:
         return self.handler(call) if self.params in (None, NoParams) else self.handler(call, call.params)
@@ -149,7 +157,8 @@ class MethodTable:
         """Decorates the function that answers ``name``. The right that it needs is in ``METHOD_RIGHTS``.
 
         ``params`` is the record that its parameters decode into; the handler gets it beside the call. Without one, the
-        call has plain values.
+        call has plain values. The handler's return annotation is the type of the result, which ``docs/methods.md``
+        describes: a ``Result``, a union of them, or ``OpenObject``.
         """
         if name not in METHOD_RIGHTS:
             raise ValueError(f"method {name} needs a right: add it to gateway/auth/authorise.py")
