@@ -331,8 +331,8 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
         row, _ = await gateway.runtime.stores.ledger.accept(accept)
         await gateway.runtime.stores.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await submit(gateway, "b", "b")
-        record = gateway.runs.index.get("b")
-        assert record is not None
+        run = gateway.runs.index.get("b")
+        assert run is not None
         look_up, looked_up = gateway.runtime.stores.ledger.by_run, 0
 
         async def slowly(run_id: str) -> Any:
@@ -340,7 +340,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
             looked_up += 1
             if looked_up == 2:
                 held.set()
-                await record.wait()
+                await run.wait()
             return await look_up(run_id)
 
         monkeypatch.setattr(gateway.runtime.stores.ledger, "by_run", slowly)

@@ -137,9 +137,9 @@ async def test_what_was_counted_before_a_call_ended_early_is_on_the_bill(
         elif how == "cut":
             held.set()
         else:
-            record = gateway.gateway.runs.index.get(key)
-            assert record is not None
-            record.abort.set_deadline(0)
+            run = gateway.gateway.runs.index.get(key)
+            assert run is not None
+            run.abort.set_deadline(0)
         await client.call("agent.wait", {"runId": key, "timeoutMs": 50_000})
         held.set()
         assert await cost_today(client) == pytest.approx(0.05, abs=0.001)

@@ -43,14 +43,14 @@ class Sign:
         self.woken = 0
         key, route = "agent:main:main", {"channel": "signal"}
         row = SimpleNamespace(id=1, run_id="r1", agent_id="main", session_key=key, route=route)
-        self.record = Run(cast(LedgerRow, row))
+        self.run = Run(cast(LedgerRow, row))
         config = Config(session=Session(typing_mode=mode, typing_interval_seconds=6))
         capabilities = Capabilities(typing=True, typing_outlasts_reply=outlasts_reply)
         account = SimpleNamespace(kind=SimpleNamespace(capabilities=capabilities))
         channels = SimpleNamespace(typing=self.show, find=lambda channel, account_id: account)
         delivery = SimpleNamespace(wake=self.wake, wait=self.wait)
         services = SimpleNamespace(clock=self.clock, channels=channels, delivery=delivery, ledger=None)
-        self.run = ChannelRun(self.record, cast(ChannelServices, services), config)
+        self.channel_run = ChannelRun(self.run, cast(ChannelServices, services), config)
 
     async def show(self, channel: str, route: Any, on: bool) -> None:
         await self.platform.wait()
@@ -64,17 +64,17 @@ class Sign:
         self.woken += 1
 
     def finish(self, *, said: str = "Hello") -> None:
-        self.record.end("ok", 0, result=RunResult(outcome="ok", said=[Spoken(said)] if said else []))
-        self.run.event(RunFinished())
+        self.run.end("ok", 0, result=RunResult(outcome="ok", said=[Spoken(said)] if said else []))
+        self.channel_run.event(RunFinished())
 
     async def settle(self) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
 
     async def after(self, *events: Event) -> list[bool]:
-        self.run.event(RunBegan())
+        self.channel_run.event(RunBegan())
         for event in events:
-            self.run.event(event)
+            self.channel_run.event(event)
         await self.settle()
         return self.shown
 
@@ -112,7 +112,7 @@ async def test_the_sign_is_refreshed_and_goes_out_when_the_run_gives_no_sign_of_
         await sign.settle()
     assert sign.shown.count(True) == TTL_S // 6
     assert sign.shown[-1] is False
-    sign.run.event(TOOL)
+    sign.channel_run.event(TOOL)
     await sign.settle()
     assert sign.shown[-1] is True
     sign.finish()
@@ -123,15 +123,15 @@ async def test_the_sign_is_refreshed_and_goes_out_when_the_run_gives_no_sign_of_
     [
         (lambda sign: sign.finish(), False),
         (lambda sign: sign.finish(said=""), True),
-        (lambda sign: sign.run.event(RunAbsorbed(sign.record)), False),
-        (lambda sign: sign.run.event(RunStopping(AbortReason.STOP)), True),
+        (lambda sign: sign.channel_run.event(RunAbsorbed(sign.run)), False),
+        (lambda sign: sign.channel_run.event(RunStopping(AbortReason.STOP)), True),
     ],
 )
 async def test_the_end_of_the_run_is_the_end_of_the_sign(end: Callable[[Sign], None], taken_down: bool) -> None:
     sign = Sign("instant")
     await sign.after()
     end(sign)
-    late: list[Callable[[], None]] = [lambda: sign.run.event(RunBegan()), lambda: sign.run.event(TOOL)]
+    late: list[Callable[[], None]] = [lambda: sign.channel_run.event(RunBegan()), lambda: sign.channel_run.event(TOOL)]
     for call in late:
         call()
     sign.clock.advance(60)

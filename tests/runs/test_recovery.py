@@ -50,7 +50,7 @@ async def found(*rows: LedgerRow, now_ms: int = 0) -> list[Run]:
     return await unfinished_runs(cast("Any", runtime))
 
 
-def record(attempts: int, *, expired: bool = False) -> Run:
+def new_run(attempts: int, *, expired: bool = False) -> Run:
     return Run(row(1, attempts), expired=expired)
 
 
@@ -71,7 +71,7 @@ async def test_after_a_day_without_anyone_working_on_it_a_message_is_too_old(hou
 
 @pytest.mark.parametrize(("attempts", "wanted"), [(0, "give up"), (2, "give up"), (3, "give up"), (4, "close")])
 async def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
-    choice, reason = how_to_resume(record(attempts, expired=True), attempts, 49 * 3_600_000 + 5)
+    choice, reason = how_to_resume(new_run(attempts, expired=True), attempts, 49 * 3_600_000 + 5)
     assert choice == wanted
     assert "49 hours" in reason_text(reason)
 
@@ -80,6 +80,6 @@ async def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
     ("attempts", "wanted"), [(0, "run"), (1, "run"), (2, "run"), (3, "give up"), (4, "close"), (9, "close")]
 )
 async def test_a_message_gets_three_tries_then_a_notice_then_only_an_end(attempts: int, wanted: str) -> None:
-    choice, reason = how_to_resume(record(attempts), attempts, 0)
+    choice, reason = how_to_resume(new_run(attempts), attempts, 0)
     assert choice == wanted
     assert choice == "run" or f"stopped {attempts} times" in reason_text(reason)

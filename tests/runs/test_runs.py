@@ -111,7 +111,7 @@ async def test_followups_wait_for_their_turn_in_the_order_they_came(on: Stage) -
     assert not (await on.send("one")).queued
     await on.model.asked(1)
     assert (await on.send("two")).queued and (await on.send("three")).queued
-    assert [record.run_id for record in on.runs.waiting(KEY)] == ["two", "three"]
+    assert [run.run_id for run in on.runs.waiting(KEY)] == ["two", "three"]
     hold.set()
     assert await on.states("one", "two", "three") == ["answered"] * 3
     assert [on.model.prompts(number)[-1] for number in range(3)] == ["one", "two", "three"]

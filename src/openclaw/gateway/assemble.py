@@ -454,7 +454,7 @@ async def add_extensions(gateway: Gateway) -> None:
 def add_message_flow(gateway: Gateway) -> None:
     """Makes the way of a message through the Gateway: the pipeline, the runs and the notices."""
     runtime = gateway.runtime
-    runs = Runs(runtime, lambda record: followers_of(gateway, record))
+    runs = Runs(runtime, lambda run: followers_of(gateway, run))
     notices = Notices(
         runtime,
         runs,
@@ -581,21 +581,21 @@ async def has_ended(ledger: Ledger, run_id: str) -> bool:
     return row is None or row.state in END_STATES
 
 
-def followers_of(gateway: Gateway, record: Run) -> list[Follower]:
+def followers_of(gateway: Gateway, run: Run) -> list[Follower]:
     """Return those who follow a run: the metrics, the log, the clients, and the channel that its reply goes to."""
 
     def verbose() -> str:
-        return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
+        return run.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
 
     def notice(name: str, text: str) -> None:
-        gateway.spawn(gateway.notices.beside_run(record, name, text))
+        gateway.spawn(gateway.notices.beside_run(run, name, text))
 
-    stream = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
-    followers: list[Follower] = [RunMetrics(record, gateway.metrics).event, RunLog(record).event, stream.event]
+    stream = RunStream(run, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
+    followers: list[Follower] = [RunMetrics(run, gateway.metrics).event, RunLog(run).event, stream.event]
     if gateway.runtime.extensions.hooks["message_sent"]:
-        followers.append(SentMessages(record, gateway.runtime.extensions).event)
-    if is_delivered(record.row.route):
-        followers.append(ChannelRun(record, gateway.channel_services, gateway.runtime.config.current).event)
+        followers.append(SentMessages(run, gateway.runtime.extensions).event)
+    if is_delivered(run.row.route):
+        followers.append(ChannelRun(run, gateway.channel_services, gateway.runtime.config.current).event)
     return followers
 
 
@@ -687,22 +687,22 @@ def extension_route(route: OwnRoute) -> Route:
 class SentMessages:
     """Follows a run and notifies extensions of its answer."""
 
-    def __init__(self, record: Run, points: ExtensionPoints) -> None:
-        self._record = record
+    def __init__(self, run: Run, points: ExtensionPoints) -> None:
+        self._run = run
         self._points = points
 
     def event(self, event: RunEvent) -> None:
         if not isinstance(event, RunFinished):
             return
-        record = self._record
-        said = record.result.shown if record.result is not None else []
+        run = self._run
+        said = run.result.shown if run.result is not None else []
         self._points.message_sent(
             MessageSent(
-                agent_id=record.row.agent_id,
-                session_key=record.row.session_key,
-                channel=str(record.row.route.get("channel") or record.row.source),
-                run_id=record.run_id,
-                state=record.state,
+                agent_id=run.row.agent_id,
+                session_key=run.row.session_key,
+                channel=str(run.row.route.get("channel") or run.row.source),
+                run_id=run.run_id,
+                state=run.state,
                 text="\n\n".join(one.text for one in said if one.text),
             )
         )

@@ -127,16 +127,16 @@ class ChannelRun:
     After the run has ended, the typing sign is not shown again.
     """
 
-    def __init__(self, record: Run, services: ChannelServices, config: Config) -> None:
-        self._record = record
+    def __init__(self, run: Run, services: ChannelServices, config: Config) -> None:
+        self._run = run
         self._services = services
         session, defaults = config.session, config.agents.defaults
-        direct = chat_type_of(record.session_key) == "direct"
-        addressed = direct or record.row.body.mentioned
+        direct = chat_type_of(run.session_key) == "direct"
+        addressed = direct or run.row.body.mentioned
         self._mode = session.typing_mode or defaults.typing_mode or ("instant" if addressed else "message")
         self._direct = direct
         self._config = config
-        route = record.row.route
+        route = run.row.route
         self._begun = False
         self._store_files: StoreFiles | None = None
         self._stream: ReplyStream | None = None
@@ -160,20 +160,20 @@ class ChannelRun:
 
         Most runs need neither. It is done when the run begins: many messages wait and are answered with another.
         """
-        record, services = self._record, self._services
+        run, services = self._run, self._services
         blocks = block_settings(self._config, self._channel, self._account_id)
         self._draft = self._draft_stream() if blocks is None else None
         if blocks is None and self._verbose() == "off":
             return
         self._stream = ReplyStream(
-            record.row,
+            run.row,
             services.ledger,
             services.clock,
             shape=self._shape,
             blocks=blocks,
             notice=lambda event: run_notice(event, self._verbose()),
             files=self._reply_files,
-            may_send=partial(services.may_send, record.agent_id, record.session_key, record.row.route),
+            may_send=partial(services.may_send, run.agent_id, run.session_key, run.row.route),
             wake=services.delivery.wake,
         )
 
@@ -190,11 +190,11 @@ class ChannelRun:
             self._services.clock,
             self._show_draft,
             chunker=pieces if account.stream_mode == "block" else None,
-            with_reasoning=lambda: self._record.reasoning == "stream",
+            with_reasoning=lambda: self._run.reasoning == "stream",
         )
 
     async def _show_draft(self, text: str) -> bool:
-        row = self._record.row
+        row = self._run.row
         if text and not await self._services.may_send(row.agent_id, row.session_key, row.route):
             return False
         return await self._services.channels.draft(self._channel, row.route, row.id, text)
@@ -202,32 +202,32 @@ class ChannelRun:
     # The reaction that says that the message was seen
 
     def _acknowledge(self) -> None:
-        record, target = self._record, self._record.row.route.get("replyToId")
-        if record.recovered or not target or self._capabilities is None or not self._capabilities.reactions:
+        run, target = self._run, self._run.row.route.get("replyToId")
+        if run.recovered or not target or self._capabilities is None or not self._capabilities.reactions:
             return
         self._emoji = ack_emoji(
             self._config,
             self._channel,
             self._account_id,
-            record.agent_id,
+            run.agent_id,
             direct=self._direct,
-            mentioned=record.row.body.mentioned,
+            mentioned=run.row.body.mentioned,
         )
         if self._emoji:
             self._ack = asyncio.create_task(self._react(str(target), remove=False))
 
     async def _react(self, target: str, *, remove: bool) -> bool:
         reaction = OutgoingMessage(act="react", target_id=target, emoji=self._emoji, remove=remove)
-        key = f"{self._record.run_id}:{'unack' if remove else 'ack'}"
+        key = f"{self._run.run_id}:{'unack' if remove else 'ack'}"
         try:
-            await self._services.channels.send(self._channel, self._record.row.route, reaction, key)
+            await self._services.channels.send(self._channel, self._run.row.route, reaction, key)
         except SendFailed as failure:
-            log.info("the reaction to %s was not sent: %s", self._record.run_id, failure)
+            log.info("the reaction to %s was not sent: %s", self._run.run_id, failure)
             return False
         return True
 
     async def _take_ack_back(self, ack: asyncio.Task[bool]) -> None:
-        row = self._record.row
+        row = self._run.row
         if not await ack:
             return
         parts = await self._services.delivery.wait(row.id, DELIVERED_S)
@@ -242,9 +242,9 @@ class ChannelRun:
     # The run
 
     def _shape(self) -> ReplyShape:
-        record = self._record
-        speaker = Speaker(agent_id=record.agent_id, model=record.model, thinking=record.thinking)
-        return reply_shape(self._config, record.row.route, speaker)
+        run = self._run
+        speaker = Speaker(agent_id=run.agent_id, model=run.model, thinking=run.thinking)
+        return reply_shape(self._config, run.row.route, speaker)
 
     async def _reply_files(self, addresses: Sequence[str], voice: bool) -> Files:
         return Files() if self._store_files is None else await self._store_files(addresses, voice)
@@ -253,7 +253,7 @@ class ChannelRun:
         """How much the chat is told of the tools. Groups are told nothing."""
         if not self._direct:
             return "off"
-        return self._record.verbose or self._config.agents.defaults.verbose_default or "off"
+        return self._run.verbose or self._config.agents.defaults.verbose_default or "off"
 
     def _started(self) -> None:
         if not self._begun:
@@ -306,16 +306,16 @@ class ChannelRun:
         self._sign.end()
 
     def _finished(self) -> None:
-        result = self._record.result
+        result = self._run.result
         said = result is not None and bool(result.texts or result.notice)
         self._end_draft()
-        self._sign.end(after=self._delivered if said or self._record.state == "error" else None)
+        self._sign.end(after=self._delivered if said or self._run.state == "error" else None)
         self._services.delivery.wake()
         if self._ack is not None and self._config.messages.remove_ack_after_reply:
             self._close(self._take_ack_back(self._ack))
 
     async def _delivered(self) -> None:
-        await self._services.delivery.wait(self._record.row.id, DELIVERED_S)
+        await self._services.delivery.wait(self._run.row.id, DELIVERED_S)
 
     def _end_draft(self) -> None:
         draft, self._draft = self._draft, None
@@ -323,7 +323,7 @@ class ChannelRun:
             self._close(draft.end())
 
     async def _show_sign(self, on: bool) -> None:
-        route = self._record.row.route
+        route = self._run.row.route
         await self._services.channels.typing(str(route["channel"]), route, on)
 
 

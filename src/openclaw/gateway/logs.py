@@ -306,19 +306,19 @@ _WORDS = {"answered": "answered", "silent": "ended in silence", "failed": "faile
 class RunLog:
     """Follows a run and logs its message, its failures and its end."""
 
-    def __init__(self, record: Run) -> None:
-        self._record = record
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._tools = 0
-        row = record.row
+        row = run.row
         key = shown_key(row.session_key)
         self._fields: dict[str, Any] = {"messageId": row.id, "runId": row.run_id, "sessionKey": key}
-        taken_up = " is taken up again" if record.recovered else ""
+        taken_up = " is taken up again" if run.recovered else ""
         channel = row.route.get("channel")
         self._say(logging.INFO, "%s for %s from %s", taken_up, key, row.source if channel in OWN else channel)
 
     def _began(self) -> None:
-        record = self._record
-        waited = (record.started_at or 0) - record.row.accepted_at
+        run = self._run
+        waited = (run.started_at or 0) - run.row.accepted_at
         if waited >= LONG_WAIT_MS:
             self._say(logging.INFO, " begins after waiting for %s", duration(waited))
 
@@ -353,29 +353,29 @@ class RunLog:
                 pass
 
     def _finished(self) -> None:
-        record, result = self._record, self._record.result
+        run, result = self._run, self._run.result
         if result is None:
             return
         state = self._fields["state"] = ending_of(result).state
-        took = (record.ended_at or 0) - (record.started_at or record.ended_at or 0)
+        took = (run.ended_at or 0) - (run.started_at or run.ended_at or 0)
         if state in ("failed", "expired"):
-            self._say(logging.ERROR, " %s after %s: %s", _WORDS[state], duration(took), _short(record.error or ""))
+            self._say(logging.ERROR, " %s after %s: %s", _WORDS[state], duration(took), _short(run.error or ""))
         elif state in _WORDS:
             used = result.spent or result.usage
             tokens = f", {used.input + used.cache_read + used.cache_write} tokens in, {used.output} out" if used else ""
             tools = f", {counted(self._tools, 'tool call', 'tool calls')}" if self._tools else ""
-            model = f" by {record.model}" if record.model else ""
+            model = f" by {run.model}" if run.model else ""
             self._say(logging.INFO, " %s in %s%s%s%s", _WORDS[state], duration(took), model, tokens, tools)
         else:
             self._say(
                 logging.INFO,
                 " was stopped after %s: %s",
                 duration(took),
-                _short(stopped_by(record.error or "") or record.error or state),
+                _short(stopped_by(run.error or "") or run.error or state),
             )
 
     def _say(self, level: int, text: str, *values: Any) -> None:
-        message_log.log(level, f"message %d{text}", self._record.row.id, *values, extra={"fields": self._fields})
+        message_log.log(level, f"message %d{text}", self._run.row.id, *values, extra={"fields": self._fields})
 
 
 def _short(text: str) -> str:

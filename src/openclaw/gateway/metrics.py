@@ -43,8 +43,8 @@ class Histogram:
 class RunMetrics:
     """Follows a run and counts it."""
 
-    def __init__(self, record: Run, metrics: Metrics) -> None:
-        self._record = record
+    def __init__(self, run: Run, metrics: Metrics) -> None:
+        self._run = run
         self._metrics = metrics
 
     def event(self, event: RunEvent) -> None:
@@ -61,8 +61,8 @@ class RunMetrics:
                 pass
 
     def _finished(self) -> None:
-        record = self._record
-        if record.result is not None:
-            self._metrics.messages[ending_of(record.result).state] += 1
-        if record.started_at is not None and record.ended_at is not None:
-            self._metrics.turns.add((record.ended_at - record.started_at) / 1000)
+        run = self._run
+        if run.result is not None:
+            self._metrics.messages[ending_of(run.result).state] += 1
+        if run.started_at is not None and run.ended_at is not None:
+            self._metrics.turns.add((run.ended_at - run.started_at) / 1000)

@@ -139,9 +139,9 @@ class Notices:
             self._runs.index.wake_waiters(row.run_id)
             self.show(session, row.run_id, said)
 
-    async def beside_run(self, record: Run, run_id: str, text: str) -> None:
+    async def beside_run(self, run: Run, run_id: str, text: str) -> None:
         """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
-        row = record.row
+        row = run.row
         if is_delivered(row.route):
             notice = row.derive(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
             await self.post(notice, [text])

@@ -410,15 +410,15 @@ class Pipeline:
         Only a possible command is looked up in the ledger, because commands are carried out before they are written
         down. For everything else ``accept`` finds the earlier message without a look-up of its own.
         """
-        record = self._runs.index.get(message.run_id)
-        row = record.row if record else None
+        run = self._runs.index.get(message.run_id)
+        row = run.row if run else None
         if row is None and message.reads_commands and may_be_command(message.text):
             row = await self._runtime.stores.ledger.by_run(message.run_id)
         if row is None:
             return None
-        if record is not None and message.watcher is not None:
-            record.emit(RunWatched(message.watcher))
-        return Submission(row, False, False, record)
+        if run is not None and message.watcher is not None:
+            run.emit(RunWatched(message.watcher))
+        return Submission(row, False, False, run)
 
     async def _write_down(self, message: Incoming, handled: Handled) -> Handled | Accepted:
         """Writes a command to the ledger, so that it is acknowledged only when it outlives a crash.

@@ -175,9 +175,9 @@ async def take_back_turn(runtime: Runtime, runs: Runs, row: LedgerRow) -> bool:
     """
     session = SessionRef(row.agent_id, row.session_key)
     await runs.abort(session.key, row.run_id, AbortReason.WITHDRAWN)
-    record = runs.index.get(row.run_id)
-    if record is not None and not record.ended:
-        await record.wait()
+    run = runs.index.get(row.run_id)
+    if run is not None and not run.ended:
+        await run.wait()
 
     async def leave() -> bool:
         entry = await runtime.stores.sessions.get(session.agent_id, session.key)

@@ -36,7 +36,7 @@ from tests.support.model_server import Reply
 package = pytest.mark.asyncio(loop_scope="package")
 
 
-def record() -> Run:
+def new_run() -> Run:
     row = LedgerRow(
         id=1,
         run_id=str(uuid.uuid4()),
@@ -82,7 +82,7 @@ def ended(text: str, **usage: int) -> AssistantEnded:
 
 
 async def test_usage_is_the_sum_of_all_model_calls() -> None:
-    run = record()
+    run = new_run()
     following = follow(run)
     tell(run, AssistantStarted(), TextDelta("a"), ended("a", input=10, output=1, cache_read=5))
     tell(run, AssistantStarted(), TextDelta("b"), ended("b", input=20, output=2))
@@ -95,7 +95,7 @@ async def test_usage_is_the_sum_of_all_model_calls() -> None:
 
 
 async def test_silence_gives_an_empty_piece_to_keep_the_line_open() -> None:
-    run = record()
+    run = new_run()
     following = follow(run)
     pieces = following.text(0.001)
     assert await anext(pieces) == ""
@@ -107,7 +107,7 @@ async def test_silence_gives_an_empty_piece_to_keep_the_line_open() -> None:
 
 
 async def test_a_caller_that_does_not_read_is_given_up_within_bounds() -> None:
-    run = record()
+    run = new_run()
     following = follow(run)
     for _ in range(50):
         tell(run, TextDelta("x" * 100_000))
@@ -118,7 +118,7 @@ async def test_a_caller_that_does_not_read_is_given_up_within_bounds() -> None:
 
 
 async def test_leaving_takes_the_follower_off_the_run() -> None:
-    run = record()
+    run = new_run()
     following = follow(run)
     following.leave()
     tell(run, TextDelta("unheard"))
@@ -172,11 +172,11 @@ async def test_a_request_is_answered_although_another_node_went_on_with_its_run(
         gateway.model.queue(Reply("never", hold=hold, hold_after=0))
         asking = asyncio.create_task(gateway.post("/v1/chat/completions", body))
         await gateway.model.wait_for_requests(1)
-        [record] = parts.runs.active("agent:main:openai-user:moved")
-        parts.runs.drop_session(record.session_key)
+        [run] = parts.runs.active("agent:main:openai-user:moved")
+        parts.runs.drop_session(run.session_key)
         # What this node sees of the other one: the end in the ledger, and that it is told of it.
-        await parts.runtime.stores.ledger.finish(record.row.id, "answered", result={"text": "said elsewhere"})
-        parts.runs.index.wake_waiters(record.run_id)
+        await parts.runtime.stores.ledger.finish(run.row.id, "answered", result={"text": "said elsewhere"})
+        parts.runs.index.wake_waiters(run.run_id)
         status, answer = await asyncio.wait_for(asking, 60)
         hold.set()
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "said elsewhere")

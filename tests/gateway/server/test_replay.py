@@ -116,7 +116,7 @@ async def test_text_that_grew_while_nobody_listened_is_told_as_it_was(
 ) -> None:
     """The whole text of each moment, although it is put together only now, long after the message has ended."""
     broadcaster = Broadcaster()
-    stream = RunStream(record(), broadcaster, StepClock(), lambda: "off")
+    stream = RunStream(new_run(), broadcaster, StepClock(), lambda: "off")
     for event in (TextDelta("Hel"), TextDelta("lo"), AssistantStarted(), TextDelta("Bye")):
         stream.event(event)
     made, sink = client(caps=caps)
@@ -129,7 +129,7 @@ async def test_long_reasoning_is_sent_less_often_as_it_grows() -> None:
     broadcaster, clock = Broadcaster(), HeldClock()
     made, sink = client()
     broadcaster.add(made)
-    run = record()
+    run = new_run()
     run.reasoning = "stream"
     stream = RunStream(run, broadcaster, clock, lambda: "off")
     stream.event(AssistantStarted())
@@ -153,7 +153,7 @@ class StepClock(SystemClock):
         return self._now
 
 
-def record() -> Run:
+def new_run() -> Run:
     return Run(
         LedgerRow(
             id=1,

@@ -100,7 +100,7 @@ class Desk:
     @property
     def runs(self) -> list[str]:
         """What runs, then what waits."""
-        return [record.run_id for record in self.gateway.runs.active(SESSION.key)]
+        return [run.run_id for run in self.gateway.runs.active(SESSION.key)]
 
     async def spend(self, dollars: float) -> None:
         """Puts a paid answer into the session's transcript."""

@@ -379,7 +379,7 @@ class Following:
         self._gateway = gateway
         self._tools = tools
         self._row: LedgerRow | None = None
-        self._record: Run | None = None
+        self._run: Run | None = None
         self._unfollow: Callable[[], None] = lambda: None
         self._unread: list[str] = []
         self._size = 0
@@ -396,16 +396,16 @@ class Following:
 
     def begin(self, submission: Submission) -> None:
         """Attaches to the run. It is called before a new run can say anything. An earlier run is only waited for."""
-        self._row, self._record = submission.row, submission.run
+        self._row, self._run = submission.row, submission.run
         if not submission.new:
             # Of a run on another node the rest of a message may have been heard meanwhile. The end has the whole.
             self.leave()
             self._unread, self._size, self._spoke = [], 0, False
-        elif self._record is not None:
-            self._unfollow = self._record.follow(self._event)
+        elif self._run is not None:
+            self._unfollow = self._run.follow(self._event)
 
     def _heard_elsewhere(self, delta: str, begins: bool) -> None:
-        if self._record is None:
+        if self._run is None:
             if begins:
                 self._event(AssistantStarted())
             self._event(TextDelta(delta))
@@ -483,15 +483,15 @@ class Following:
         """Waits for the end of the run and returns its result."""
         if not await self._ended():
             return RunEnding(error=STOPPING, status=503, usage=self._usage)
-        record, row = self._record, self._row
-        if record is None or not record.ended:
+        run, row = self._run, self._row
+        if run is None or not run.ended:
             assert row is not None
             return await self._stored_ending(await self._gateway.runtime.stores.ledger.by_run(row.run_id) or row)
-        result = record.result
-        if record.state != "ok" or result is None:
-            error = record.error or "the run failed"
-            if record.state == "aborted":
-                error = f"the run was stopped before it was done ({record.error or 'stop'})"
+        result = run.result
+        if run.state != "ok" or result is None:
+            error = run.error or "the run failed"
+            if run.state == "aborted":
+                error = f"the run was stopped before it was done ({run.error or 'stop'})"
             ended = await self._gateway.runtime.stores.ledger.by_run(self.run_id)
             return RunEnding(error=error, status=_failure_status(ended), usage=self._usage)
         return self._ok([_with_files(one) for one in result.said], result.final, self._usage or result.usage)

@@ -132,24 +132,24 @@ async def _say_after_acknowledgement(call: MethodCall, message: Incoming, result
 
 
 def _acknowledgement(submission: Submission) -> dict[str, Any]:
-    record, row = submission.run, submission.row
+    run, row = submission.run, submission.row
     if submission.new:
         return {"runId": row.run_id, "status": "started", **({"queued": True} if submission.queued else {})}
-    if not _has_ended(record, row):
+    if not _has_ended(run, row):
         return {"runId": row.run_id, "status": "in_flight"}
-    _check_not_failed(record, row)
+    _check_not_failed(run, row)
     return {"runId": row.run_id, "status": "ok"}
 
 
-def _has_ended(record: Run | None, row: LedgerRow) -> bool:
-    return record.ended if record else row.state in END_STATES
+def _has_ended(run: Run | None, row: LedgerRow) -> bool:
+    return run.ended if run else row.state in END_STATES
 
 
-def _check_not_failed(record: Run | None, row: LedgerRow) -> None:
-    """Raises the error answer of a run that failed. ``record`` is None for a run that ended long ago."""
-    failed = record.state == "error" if record else row.state in ("failed", "expired")
+def _check_not_failed(run: Run | None, row: LedgerRow) -> None:
+    """Raises the error answer of a run that failed. ``run`` is None for a run that ended long ago."""
+    failed = run.state == "error" if run else row.state in ("failed", "expired")
     if failed:
-        error = (record.error if record else reason_text(row.reason)) or "the run failed"
+        error = (run.error if run else reason_text(row.reason)) or "the run failed"
         failure = {"runId": row.run_id, "status": "error", "summary": error}
         raise MethodError(error, code="UNAVAILABLE", payload=failure)
 
@@ -269,12 +269,12 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
     result = await _hand_in(call, message)
     if isinstance(result, Handled | TakenElsewhere):
         return await _command_result(call, message, result)
-    record, row = result.submission.run, result.submission.row
-    if result.submission.new or not _has_ended(record, row):
+    run, row = result.submission.run, result.submission.row
+    if result.submission.new or not _has_ended(run, row):
         call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
     await gateway.runs.index.wait(row.run_id, None)
-    if record is not None and record.ended:
-        answer = _run_result(record)
+    if run is not None and run.ended:
+        answer = _run_result(run)
     else:
         answer = _stored_result(await gateway.runtime.stores.ledger.by_run(row.run_id) or row)
     said = [_payload(text) for text in result.side_replies]
@@ -335,9 +335,9 @@ def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _run_result(record: Run) -> dict[str, Any]:
-    _check_not_failed(record, record.row)
-    result = record.result
+def _run_result(run: Run) -> dict[str, Any]:
+    _check_not_failed(run, run.row)
+    result = run.result
     assert result is not None
     meta = {
         "durationMs": result.duration_ms,
@@ -347,14 +347,14 @@ def _run_result(record: Run) -> dict[str, Any]:
             "model": result.model,
             **({"usage": _usage(result.usage)} if result.usage else {}),
         },
-        "aborted": record.state == "aborted",
+        "aborted": run.state == "aborted",
         "systemPromptReport": result.report.whole() if result.report else {},
     }
     reasoning = reasoning_message(result.reasoning)
     said = [_payload(one.text, one.media) for one in result.shown] or (
         [_payload(result.notice)] if result.notice else []
     )
-    return _completed(record.run_id, [_payload(reasoning), *said] if reasoning else said, meta)
+    return _completed(run.run_id, [_payload(reasoning), *said] if reasoning else said, meta)
 
 
 def _stored_result(row: LedgerRow) -> dict[str, Any]:
@@ -486,7 +486,7 @@ async def drop(call: MethodCall, params: ChatDrop) -> Any:
     """Takes one waiting message out of the queue. A message that is running already is not stopped."""
     target = target_of(call.gateway, params.session_key)
     runs = call.gateway.runs
-    if not any(record.run_id == params.run_id for record in runs.waiting(target.key)):
+    if not any(run.run_id == params.run_id for run in runs.waiting(target.key)):
         return {"ok": True, "dropped": False}
     dropped = await runs.abort(target.key, params.run_id, AbortReason.REMOVED)
     return {"ok": True, "dropped": bool(dropped)}
@@ -600,19 +600,19 @@ async def view(call: MethodCall, params: ChatView) -> Any:
 def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
     gateway = call.gateway
     broadcaster = gateway.broadcaster
-    run: dict[str, Any] | None = None
+    running: dict[str, Any] | None = None
     waiting: list[dict[str, Any]] = []
-    for record in gateway.runs.active(session_key):
-        record.emit(RunWatched(call.client.conn_id))
-        body = record.row.body
-        if record.state == "running":
-            stream = broadcaster.run_streams.get(record.run_id)
-            run = {"runId": record.run_id, "startedAt": record.started_at, **(stream.so_far() if stream else {})}
+    for run in gateway.runs.active(session_key):
+        run.emit(RunWatched(call.client.conn_id))
+        body = run.row.body
+        if run.state == "running":
+            stream = broadcaster.run_streams.get(run.run_id)
+            running = {"runId": run.run_id, "startedAt": run.started_at, **(stream.so_far() if stream else {})}
             if not body.internal:
-                run["said"] = {"id": entry_id(record.run_id, 0), **_said(body)}
-        elif not body.internal and not record.ended:
-            waiting.append({"runId": record.run_id, "acceptedAt": record.row.accepted_at, **_said(body)})
-    return {"seq": broadcaster.seq, "epoch": broadcaster.epoch, "run": run, "waiting": waiting}
+                running["said"] = {"id": entry_id(run.run_id, 0), **_said(body)}
+        elif not body.internal and not run.ended:
+            waiting.append({"runId": run.run_id, "acceptedAt": run.row.accepted_at, **_said(body)})
+    return {"seq": broadcaster.seq, "epoch": broadcaster.epoch, "run": running, "waiting": waiting}
 
 
 def _said(body: MessageBody) -> dict[str, Any]:

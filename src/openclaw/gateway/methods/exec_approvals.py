@@ -177,10 +177,10 @@ def question_text(approval: Approval) -> str:
 
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Tells the chat that the run was started from, unless the configuration keeps questions to the clients."""
-    record = gateway.runs.index.get(approval.run_id) if approval.run_id else None
+    run = gateway.runs.index.get(approval.run_id) if approval.run_id else None
     shown = gateway.runtime.config.current.approvals.get("exec", {})
-    if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
-        gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))
+    if run is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
+        gateway.spawn(gateway.notices.beside_run(run, f"approval-{approval.id}-{what}", text))
 
 
 async def tell_lost(gateway: Gateway) -> None:

@@ -485,17 +485,17 @@ class RunStream:
 
     def __init__(
         self,
-        record: Run,
+        run: Run,
         broadcaster: Broadcaster,
         clock: Clock,
         verbose: Callable[[], str],
         notice: Callable[[str, str], None] = lambda entry_id, text: None,
     ) -> None:
-        self._record = record
+        self._run = run
         self._watchers: set[str] = set()
         """The connections that asked for this run. They may see its tool events."""
-        broadcaster.run_streams[record.run_id] = self
-        self._key = shown_key(record.session_key)
+        broadcaster.run_streams[run.run_id] = self
+        self._key = shown_key(run.session_key)
         self._broadcaster = broadcaster
         self._clock = clock
         self._verbose = verbose
@@ -521,7 +521,7 @@ class RunStream:
         """What the run has said and does now, as far as the transcript does not hold it yet."""
         text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
         thinking = (
-            "" if self._stored or self._record.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
+            "" if self._stored or self._run.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
         )
         return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
 
@@ -533,10 +533,10 @@ class RunStream:
                 self._media_unsent += media
                 if self._timer is None:
                     self._schedule()
-            case ThinkingDelta(delta) if self._record.reasoning != "off":
+            case ThinkingDelta(delta) if self._run.reasoning != "off":
                 self._thoughts.add(delta)
                 self._thought_unsent.append(delta)
-                if self._record.reasoning == "stream" and self._timer is None:
+                if self._run.reasoning == "stream" and self._timer is None:
                     self._schedule()
             case AssistantStarted():
                 self._flush()
@@ -568,7 +568,7 @@ class RunStream:
                 self._tools.pop(message.tool_call_id, None)
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
             case RunBegan():
-                self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
+                self._agent("lifecycle", {"phase": "start", "startedAt": self._run.started_at})
             case RunWatched(connection):
                 self._watchers.add(connection)
             case RunStopping(reason):
@@ -591,10 +591,10 @@ class RunStream:
                 phase = "fallback_cleared" if active == chosen else "fallback"
                 data = {"phase": phase, "selectedModel": chosen, "activeModel": active, "reason": reason, "text": text}
                 self._agent("lifecycle", data)
-                self._notice(f"notice-{self._record.run_id}-model-{self._switches}", text)
+                self._notice(f"notice-{self._run.run_id}-model-{self._switches}", text)
             case DemoModelAnswers(name):
                 self._flush()
-                self._notice(f"notice-{self._record.run_id}-demo", demo_text(name))
+                self._notice(f"notice-{self._run.run_id}-demo", demo_text(name))
             case CompactionStarted():
                 self._flush()
                 self._agent("compaction", {"phase": "start"})
@@ -621,30 +621,30 @@ class RunStream:
 
     def _finished(self) -> None:
         self._flush()
-        record = self._record
-        if record.state == "error":
-            error = {"phase": "error", "error": record.error, "endedAt": record.ended_at}
+        run = self._run
+        if run.state == "error":
+            error = {"phase": "error", "error": run.error, "endedAt": run.ended_at}
             self._agent("lifecycle", error)
             if not self._chat_closed:
-                stopped = {"stopReason": _stop_reason(record.abort.reason)} if record.abort.reason else {}
-                self._chat("error", errorMessage=record.error or "the run failed", **stopped)
+                stopped = {"stopReason": _stop_reason(run.abort.reason)} if run.abort.reason else {}
+                self._chat("error", errorMessage=run.error or "the run failed", **stopped)
             return
-        aborted = {"aborted": True} if record.state == "aborted" else {}
-        self._agent("lifecycle", {"phase": "end", "endedAt": record.ended_at, **aborted})
+        aborted = {"aborted": True} if run.state == "aborted" else {}
+        self._agent("lifecycle", {"phase": "end", "endedAt": run.ended_at, **aborted})
         if self._chat_closed:
             return
-        if record.state == "aborted":
-            self._chat("aborted", stopReason=_stop_reason(record.abort.reason or record.error or "stop"))
+        if run.state == "aborted":
+            self._chat("aborted", stopReason=_stop_reason(run.abort.reason or run.error or "stop"))
             return
         self._chat("final", **self._final_message())
         # The prompt report warns, for example, that a workspace file was too long to be read whole.
-        report = record.result.report if record.result else None
+        report = run.result.report if run.result else None
         for number, warning in enumerate(report.warnings if report else ()):
-            self._notice(f"notice-{record.run_id}-{number}", f"⚠️ {warning}")
+            self._notice(f"notice-{run.run_id}-{number}", f"⚠️ {warning}")
 
     def _final_message(self) -> dict[str, Any]:
         """The message of the final event. It is absent for silence, and a notice when an answer is missing."""
-        result = self._record.result
+        result = self._run.result
         if result is None:
             return {}
         media: tuple[str, ...] = ()
@@ -677,7 +677,7 @@ class RunStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._thought_unsent and self._record.reasoning == "stream":
+        if self._thought_unsent and self._run.reasoning == "stream":
             self._flush_thoughts()
         if not self._unsent:
             return
@@ -723,7 +723,7 @@ class RunStream:
     # Frames
 
     def _chat_head(self, state: str) -> dict[str, Any]:
-        return {"runId": self._record.run_id, "sessionKey": self._key, "seq": self._seq, "state": state}
+        return {"runId": self._run.run_id, "sessionKey": self._key, "seq": self._seq, "state": state}
 
     def _chat(self, state: str, **more: Any) -> None:
         self._broadcaster.publish("chat", {**self._chat_head(state), **more})
@@ -734,7 +734,7 @@ class RunStream:
 
     def _payload(self, stream: str, data: dict[str, Any]) -> dict[str, Any]:
         return {
-            "runId": self._record.run_id,
+            "runId": self._run.run_id,
             "stream": stream,
             "data": data,
             "sessionKey": self._key,

@@ -388,45 +388,45 @@ async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
                 return "Nothing is waiting."
             if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= len(waiting):
                 return f'There is no item "{number}"; write a number from 1 to {len(waiting)}.'
-            record = waiting[int(number) - 1]
+            run = waiting[int(number) - 1]
             if verb == "now":
-                done = context.runs.promote(key, record.run_id)
+                done = context.runs.promote(key, run.run_id)
             else:
                 # A message that is about to run is neither running nor waiting, and is not dropped.
-                waits = record in context.runs.waiting(key)
-                done = waits and bool(await context.runs.abort(key, record.run_id, AbortReason.REMOVED))
+                waits = run in context.runs.waiting(key)
+                done = waits and bool(await context.runs.abort(key, run.run_id, AbortReason.REMOVED))
             if not done:
-                return f"“{_typed(record)}” is no longer waiting."
-            return f"⚙️ “{_typed(record)}” runs next." if verb == "now" else f"⚙️ Dropped “{_typed(record)}”."
+                return f"“{_typed(run)}” is no longer waiting."
+            return f"⚙️ “{_typed(run)}” runs next." if verb == "now" else f"⚙️ Dropped “{_typed(run)}”."
         case _:
             return None
 
 
 def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[Run | None, list[Run]]:
-    records = context.runs.active(facts.session.key)
-    running = next((record for record in records if record.state == "running"), None)
-    return running, [record for record in records if record is not running]
+    runs = context.runs.active(facts.session.key)
+    running = next((run for run in runs if run.state == "running"), None)
+    return running, [run for run in runs if run is not running]
 
 
-def _typed(record: Run) -> str:
+def _typed(run: Run) -> str:
     """The beginning of what the person wrote."""
-    return shortened(record.row.body.written or typed_text(record.row.body.prompt or ""))
+    return shortened(run.row.body.written or typed_text(run.row.body.prompt or ""))
 
 
 def _listing(context: CommandContext, facts: Facts) -> str:
     running, waiting = running_and_waiting(context, facts)
     now = context.runtime.clock.now_ms()
 
-    def line(record: Run) -> str:
-        seconds = max(0, now - record.row.accepted_at) // 1000
+    def line(run: Run) -> str:
+        seconds = max(0, now - run.row.accepted_at) // 1000
         minutes = f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"
-        return f"{_typed(record)} ({minutes if seconds >= 60 else f'{seconds} s'})"
+        return f"{_typed(run)} ({minutes if seconds >= 60 else f'{seconds} s'})"
 
     lines = [f"Running: {line(running)}"] if running else []
     if not waiting:
         return "\n".join([*lines, "Nothing is waiting."])
     lines.append(f"Waiting ({len(waiting)}):")
-    lines += [f"{number}. {line(record)}" for number, record in enumerate(waiting[:SHOWN], 1)]
+    lines += [f"{number}. {line(run)}" for number, run in enumerate(waiting[:SHOWN], 1)]
     if len(waiting) > SHOWN:
         lines.append(f"… and {len(waiting) - SHOWN} more")
     return "\n".join([*lines, LIST_HINT])
