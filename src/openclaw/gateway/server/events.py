@@ -520,9 +520,7 @@ class RunStream:
     def so_far(self) -> dict[str, Any]:
         """What the run has said and does now, as far as the transcript does not hold it yet."""
         text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
-        thinking = (
-            "" if self._stored or self._run.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
-        )
+        thinking = "" if self._stored or self._run.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
         return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
 
     def event(self, event: RunEvent) -> None:
