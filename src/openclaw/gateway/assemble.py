@@ -78,6 +78,7 @@ from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.server import taken_names
+from openclaw.gateway.session_directory import SessionDirectory
 from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.session_views import read_history
 from openclaw.inbound.commands.registry import WORDS, listed
@@ -381,6 +382,7 @@ def build_gateway(
 
     gateway = Gateway(
         runtime=runtime,
+        directory=SessionDirectory(runtime),
         environ=environ,
         methods=MethodTable(*(family.methods for family in METHOD_FAMILIES)),
         routes=[route for module in HTTP_MODULES for route in module.ROUTES],

@@ -11,8 +11,7 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openclaw.channels.submit import ConversationOrder
-from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key, user_zone
+from openclaw.config.agents import default_agent_id, main_key, main_session_key, user_zone
 from openclaw.config.store import reload_action
 from openclaw.gateway.auth.authorise import SharedSecret, same_secret, shared_secret
 from openclaw.gateway.server.connection import TICK_INTERVAL_MS
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
+    from openclaw.gateway.session_directory import SessionDirectory
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
     from openclaw.inbound.names import ResolvedNames
@@ -87,6 +87,8 @@ class Gateway:
 
     runtime: Runtime
     """The stores, the configuration and the clock; runs share it."""
+    directory: SessionDirectory
+    """Resolves the sessions that clients name."""
     environ: Mapping[str, str]
     methods: MethodTable
     routes: Sequence[Route]
@@ -159,8 +161,6 @@ class Gateway:
     """Whether ``/readyz`` says yes. It is set once the services run."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop, so that HTTP requests that wait for a run get an answer."""
-    name_order: ConversationOrder = field(default_factory=ConversationOrder)
-    """Keeps the order of messages while the sessions that they name are looked up."""
     calls: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
     """Calls being answered. A call runs to its end even when its client has left."""
 
@@ -180,11 +180,7 @@ class Gateway:
         return main_session_key(config, default_agent_id(config))
 
     def agent_ids(self) -> list[str]:
-        """The default agent first, then the other configured ones, then those that only have sessions left."""
-        config = self.runtime.config.current
-        return list(
-            dict.fromkeys([default_agent_id(config), *agent_ids(config), *self.runtime.stores.sessions.agent_ids])
-        )
+        return self.directory.agent_ids()
 
     def canonical_key(self, key: str | None) -> str:
         config = self.runtime.config.current

@@ -30,7 +30,7 @@ from openclaw.clock import Clock, wait_within
 from openclaw.config.schema.gateway import GatewayNodes
 from openclaw.gateway.auth.devices import Devices, NodePairing, Record
 from openclaw.gateway.server.frames import NotJson, decode_any
-from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
+from openclaw.gateway.server.registry import MethodError
 from openclaw.inbound.incoming import Incoming, client_facts
 from openclaw.inbound.pipeline import Blocked
 from openclaw.models.thinking import parse_level
@@ -593,7 +593,7 @@ def exec_text(event: str, node: str, told: ExecEvent) -> str:
 
 
 def node_session(gateway: Gateway, node_id: str) -> SessionRef:
-    return target_of(gateway, f"node-{node_id}")
+    return gateway.directory.target(f"node-{node_id}")
 
 
 async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> dict[str, Any]:
@@ -636,12 +636,12 @@ async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> di
 
 
 async def _session_for(gateway: Gateway, node_id: str, words: Words, spoken: bool) -> SessionRef:
-    main = target_of(gateway, gateway.main_session_key())
+    main = gateway.directory.target(gateway.main_session_key())
     own = node_session(gateway, node_id)
     if not (words.session_key or "").strip():
         return main if spoken else own
-    session = target_of(gateway, (words.session_key or "").strip())
-    require_agent(gateway, session.agent_id)
-    if session not in (main, own) and await entry_of(gateway, session) is None:
+    session = gateway.directory.target((words.session_key or "").strip())
+    gateway.directory.require_agent(session.agent_id)
+    if session not in (main, own) and await gateway.directory.entry(session) is None:
         raise MethodError("unknown session key")
     return session

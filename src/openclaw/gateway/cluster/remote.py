@@ -36,7 +36,7 @@ from openclaw.gateway.server.events import (
     spoken,
 )
 from openclaw.gateway.server.frames import NotJson, decode_any, encode
-from openclaw.gateway.server.registry import Answer, MethodCall, MethodError, target_of
+from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.inbound.incoming import Handled, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -267,7 +267,7 @@ async def session_of(call: MethodCall) -> SessionRef | None:
             key = gateway.main_session_key()
         if call.method == "chat.send" and key:
             return await _session_named(gateway, key, getattr(params, "agent_id", None))
-        return target_of(gateway, key) if key else None
+        return gateway.directory.target(key) if key else None
     except MethodError:
         return None  # The method says what is wrong.
 
@@ -275,7 +275,7 @@ async def session_of(call: MethodCall) -> SessionRef | None:
 async def _session_named(gateway: Gateway, name: str, agent_id: str | None) -> SessionRef:
     """Looks up ids only, because messages overtake one that is looked up. The pipeline forwards those to a label."""
     row = await gateway.runtime.stores.sessions.find_session_id(name.lower()) if is_session_id(name) else None
-    return target_of(gateway, name, agent_id) if row is None else SessionRef(row.agent_id, row.key)
+    return gateway.directory.target(name, agent_id) if row is None else SessionRef(row.agent_id, row.key)
 
 
 async def _session_of_agent(gateway: Gateway, params: object) -> SessionRef | None:
@@ -287,8 +287,8 @@ async def _session_of_agent(gateway: Gateway, params: object) -> SessionRef | No
         found = await gateway.runtime.stores.sessions.find_session_id(session_id)
         return None if found is None else SessionRef(found.agent_id, found.key)
     if agent_id is not None:
-        return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
-    return target_of(gateway, "main")
+        return gateway.directory.target(main_session_key(gateway.runtime.config.current, agent_id), agent_id)
+    return gateway.directory.target("main")
 
 
 # Messages

@@ -29,14 +29,8 @@ from openclaw.events import AssistantEnded, AssistantStarted, ModelSwitched, Spo
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.registry import (
-    MethodError,
-    entry_of,
-    refuse_reserved,
-    refuse_subagent,
-    require_agent,
-    target_of,
-)
+from openclaw.gateway.server.registry import MethodError
+from openclaw.gateway.session_directory import refuse_subagent
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.incoming import Facts, Incoming, current_session
 from openclaw.inbound.pipeline import Accepted
@@ -221,7 +215,7 @@ def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
 def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, agent_id: str) -> SessionRef | None:
     """Returns the session that the header or ``user`` names, or None. Raises ``RequestRefused`` for unknown agents."""
     try:
-        require_agent(gateway, agent_id)
+        gateway.directory.require_agent(agent_id)
         key, user = request.headers.get("x-openclaw-session-key", "").strip(), (ask.user or "").strip().lower()
         if not key and user:
             if len(user) > MAX_USER_CHARS or not user.isprintable():
@@ -230,12 +224,12 @@ def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, agent_id
         if not key:
             return None
         try:
-            target = target_of(gateway, key, agent_id)
-            refuse_reserved(gateway, target, key)
+            target = gateway.directory.target(key, agent_id)
+            gateway.directory.refuse_reserved(target, key)
             refuse_subagent(target, key)
         except MethodError as error:
             raise RequestRefused(str(error)) from None
-        require_agent(gateway, target.agent_id)
+        gateway.directory.require_agent(target.agent_id)
     except MethodError as error:
         raise RequestRefused(str(error), status=404) from None
     return target
@@ -255,7 +249,7 @@ async def start(
     run_id = run_id_for(request, ask.source)
     target, prompt = await find_session(gateway, request, ask, run_id)
     images = await read_pictures(prompt.images, limits, max_url_parts)
-    entry = await entry_of(gateway, target)
+    entry = await gateway.directory.entry(target)
     origin = {"provider": ask.source, "surface": "http", "chatType": "direct"}
     message = Incoming(
         facts=Facts(session=target),
@@ -321,14 +315,14 @@ async def find_session(gateway: Gateway, request: web.BaseRequest, ask: Ask, run
             prompt = compose(ask.said, known, now)
             if prompt.continues and known:
                 return target, prompt
-        target = target_of(gateway, f"agent:{agent_id}:{ask.source}:{run_id}", agent_id)
+        target = gateway.directory.target(f"agent:{agent_id}:{ask.source}:{run_id}", agent_id)
         return target, compose(ask.said, [], now)
     except NoMessage:
         raise RequestRefused(ask.no_message) from None
 
 
 async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
-    entry = await entry_of(gateway, target)
+    entry = await gateway.directory.entry(target)
     if entry is None:
         return []
     entries = await gateway.runtime.stores.transcripts.tail(transcript_ref(target.agent_id, entry), KNOWN_ENTRIES)

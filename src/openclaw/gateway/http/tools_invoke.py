@@ -17,7 +17,7 @@ from openclaw.agent.tool_set import sandbox_of, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import RequestRefused, json_response, read_json, refusal_response
-from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
+from openclaw.gateway.server.registry import MethodError
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.incoming import Facts
 from openclaw.models.base import ModelError
@@ -54,14 +54,14 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
         body = await read_json(request, MAX_BODY_BYTES, InvokeBody)
         if not (body.tool or "").strip():
             raise RequestRefused("tools.invoke requires body.tool")
-        target = target_of(gateway, body.session_key or "main")
-        require_agent(gateway, target.agent_id)
+        target = gateway.directory.target(body.session_key or "main")
+        gateway.directory.require_agent(target.agent_id)
     except RequestRefused as refused:
         return refused.response()
     except MethodError as error:
         return _failed(404, "not_found", str(error))
     name = normalize_tool_name(body.tool or "")
-    sandbox = await sandbox_of(gateway.runtime, target.agent_id, target.key, await entry_of(gateway, target))
+    sandbox = await sandbox_of(gateway.runtime, target.agent_id, target.key, await gateway.directory.entry(target))
     tool = await _tool(gateway, target, name, sandbox)
     if tool is None:
         return _failed(404, "not_found", f"Tool not available: {(body.tool or '')[:80]}")
@@ -83,7 +83,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
 async def _tool(gateway: Gateway, target: SessionRef, name: str, sandbox: Boundary | None) -> Tool | None:
     """The tool, if the session's agent may use it and it is offered over HTTP."""
     config = gateway.runtime.config.current
-    entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
+    entry = await gateway.directory.entry(target) or SessionEntry(sessionId="")
     try:
         model = choose_model(gateway.runtime, target.agent_id, entry)
     except ModelError as error:
@@ -109,9 +109,9 @@ async def _run(
         allowed = elevated_allowed(gateway.runtime.config.current, Facts(session=target, rights=OWNER))
         body = MessageBody(elevated_allowed=allowed)
         default = gateway.runtime.config.current.agents.defaults.elevated_default
-        return exec_overrides(body, await entry_of(gateway, target), default)
+        return exec_overrides(body, await gateway.directory.entry(target), default)
 
-    caller = await caller_of(gateway.runtime, target, await entry_of(gateway, target))
+    caller = await caller_of(gateway.runtime, target, await gateway.directory.entry(target))
     context = ToolContext(
         agent_id=target.agent_id,
         session_key=target.key,

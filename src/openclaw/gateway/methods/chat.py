@@ -18,17 +18,8 @@ from openclaw.config.agents import main_session_key
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.sessions import session_model
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    entry_of,
-    no_session,
-    refuse_subagent,
-    require_agent,
-    session_to_write,
-    target_of,
-)
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.session_directory import no_session, refuse_subagent
 from openclaw.gateway.session_views import named_files, page_of_history, read_history
 from openclaw.inbound.attachments import BadAttachment, Image, InboundFile, read_images
 from openclaw.inbound.commands.registry import COMMANDS
@@ -79,7 +70,7 @@ class ChatSend(Params):
 async def send(call: MethodCall, params: ChatSend) -> Any:
     """Accepts a message for a session; the reply follows as events."""
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
-    named = await session_to_write(gateway, params.session_key, params.agent_id)
+    named = await gateway.directory.to_write(params.session_key, params.agent_id)
     session, entry = named.ref, named.entry
     if not params.message.strip() and not params.attachments:
         raise MethodError("message or attachment required")
@@ -247,7 +238,7 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
             raise MethodError(f"unknown channel: {channel}")
     session = await _session(call, params)
     images, _ = _images(params.attachments)
-    entry = await entry_of(gateway, session)
+    entry = await gateway.directory.entry(session)
     message = Incoming(
         facts=client_facts(session, call.client.rights, has_media=bool(images)),
         text=params.message,
@@ -292,9 +283,9 @@ async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     spawned = bool(params.spawned_by or params.lane)
     if params.session_key:
-        return (await session_to_write(gateway, params.session_key, agent_id, spawned=spawned)).ref
+        return (await gateway.directory.to_write(params.session_key, agent_id, spawned=spawned)).ref
     if agent_id is not None:
-        require_agent(gateway, agent_id)
+        gateway.directory.require_agent(agent_id)
     if params.session_id:
         found = await gateway.runtime.stores.sessions.find_session_id(params.session_id)
         if found is None:
@@ -304,8 +295,8 @@ async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
             refuse_subagent(target, params.session_id)
         return target
     if agent_id is not None:
-        return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
-    return target_of(gateway, "main")
+        return gateway.directory.target(main_session_key(gateway.runtime.config.current, agent_id), agent_id)
+    return gateway.directory.target("main")
 
 
 def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) -> dict[str, Any]:
@@ -379,7 +370,7 @@ async def _command_result(call: MethodCall, message: Incoming, handled: Handled 
         reply = (row.result or {}).get("text") if row is not None else None
     else:
         reply = None  # A stop is not answered in words.
-    entry = await entry_of(gateway, message.facts.session)
+    entry = await gateway.directory.entry(message.facts.session)
     meta = {
         "durationMs": gateway.runtime.clock.now_ms() - began,
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
@@ -438,8 +429,8 @@ class ChatAbort(Params):
 @methods.add("chat.abort", ChatAbort)
 async def abort(call: MethodCall, params: ChatAbort) -> Any:
     """Stops the run of a session, or one run, and what waits with it."""
-    target, runs = target_of(call.gateway, params.session_key), call.gateway.runs
-    async with call.gateway.name_order.of(target.key):
+    target, runs = call.gateway.directory.target(params.session_key), call.gateway.runs
+    async with call.gateway.directory.order.of(target.key):
         pass  # A message that was sent before is on its way to be admitted now.
     await runs.admission.wait_for_earlier(target.key)
     named = runs.index.get(params.run_id) if params.run_id is not None else None
@@ -484,7 +475,7 @@ class ChatDrop(Params):
 @methods.add("chat.drop", ChatDrop)
 async def drop(call: MethodCall, params: ChatDrop) -> Any:
     """Takes one waiting message out of the queue. A message that is running already is not stopped."""
-    target = target_of(call.gateway, params.session_key)
+    target = call.gateway.directory.target(params.session_key)
     runs = call.gateway.runs
     if not any(run.run_id == params.run_id for run in runs.waiting(target.key)):
         return {"ok": True, "dropped": False}
@@ -504,7 +495,7 @@ async def reword(call: MethodCall, params: ChatReword) -> Any:
 
     A message that is running already is left as it is: ``reworded`` is false then.
     """
-    target = target_of(call.gateway, params.session_key)
+    target = call.gateway.directory.target(params.session_key)
     if params.message.lstrip().startswith("/"):
         raise MethodError("a command cannot take the place of a message; drop the message and send the command")
 
@@ -535,8 +526,8 @@ class ChatHistory(Params):
 @methods.add("chat.history", ChatHistory)
 async def history(call: MethodCall, params: ChatHistory) -> Any:
     """The last messages of a session."""
-    target = target_of(call.gateway, params.session_key)
-    entry = await entry_of(call.gateway, target)
+    target = call.gateway.directory.target(params.session_key)
+    entry = await call.gateway.directory.entry(target)
     answer: dict[str, Any] = {"sessionKey": params.session_key}
     if entry is None:
         return {**answer, "messages": []}
@@ -575,13 +566,13 @@ async def view(call: MethodCall, params: ChatView) -> Any:
     Events up to ``seq`` are contained in the answer. The caller gets the tool events of these runs from now on.
     """
     gateway = call.gateway
-    target = target_of(gateway, params.session_key)
+    target = gateway.directory.target(params.session_key)
     # The number of the last event and the state of the run come first. What happens while the session is read is then
     # in the answer or in a later event, or in both, and never in neither.
     answer: dict[str, Any] = {"sessionKey": shown_key(target.key), **_under_way(call, target.key)}
     if params.run_id is not None:
         answer["asked"] = entry_id(params.run_id, 0)
-    entry = await entry_of(gateway, target)
+    entry = await gateway.directory.entry(target)
     if entry is None:
         return {**answer, "sessionId": None, "messages": [], "more": False}
     ref = transcript_ref(target.agent_id, entry)
@@ -632,8 +623,8 @@ async def media(call: MethodCall, params: ChatMedia) -> Any:
 
     Addresses on the web are not fetched: the caller opens them.
     """
-    runtime, target = call.gateway.runtime, target_of(call.gateway, params.session_key)
-    entry = await entry_of(call.gateway, target)
+    runtime, target = call.gateway.runtime, call.gateway.directory.target(params.session_key)
+    entry = await call.gateway.directory.entry(target)
     ref = transcript_ref(target.agent_id, entry) if entry is not None else None
     transcript = await runtime.stores.transcripts.open(ref, create=False) if ref is not None else None
     found = await transcript.entry(params.entry_id) if transcript is not None else None
@@ -669,8 +660,8 @@ class ChatInject(Params):
 async def inject(call: MethodCall, params: ChatInject) -> Any:
     """Adds an assistant message that no model wrote, such as a note from another program."""
     gateway = call.gateway
-    target = target_of(gateway, params.session_key)
-    if await entry_of(gateway, target) is None:
+    target = gateway.directory.target(params.session_key)
+    if await gateway.directory.entry(target) is None:
         raise MethodError("session not found")
     text = f"[{params.label}]\n\n{params.message}" if params.label else params.message
     message = injected_message(text, gateway.runtime.clock.now_ms())

@@ -23,7 +23,7 @@ from openclaw.agent.request_log import (
     words_of,
 )
 from openclaw.gateway.server.frames import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, find_row, target_of
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.message_ledger import LedgerRow
@@ -204,8 +204,8 @@ async def _run(gateway: Gateway, ref: str) -> NotedRun:
 
 async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
     """The last runs, newest first, at least one. ``key`` may also be the session's id or label."""
-    session = await find_row(gateway, key)
-    key = session.key if session else target_of(gateway, key).key
+    session = await gateway.directory.find(key)
+    key = session.key if session else gateway.directory.target(key).key
     opened: dict[str, Transcript | None] = {}
     found: list[NotedRun] = []
     for row in await gateway.runtime.stores.ledger.recent(session_key=key, limit=MOST_RUNS):
@@ -225,7 +225,7 @@ async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript 
         return None
     session_id = record.session_id
     if session_id not in opened:
-        entry = await entry_of(gateway, SessionRef(row.agent_id, row.session_key))
+        entry = await gateway.directory.entry(SessionRef(row.agent_id, row.session_key))
         file = entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None
         ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=file)
         opened[session_id] = await gateway.runtime.stores.transcripts.open(ref, create=False)

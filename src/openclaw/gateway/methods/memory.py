@@ -13,7 +13,7 @@ from openclaw.agent.spend.budget import BilledEmbeddings, embeddings_of_agent
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.frames import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.index import MOST_VECTORS, AgentMemory, Fallback, memory_files, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
@@ -35,7 +35,7 @@ class AgentNotes(msgspec.Struct, frozen=True):
 def notes_of(gateway: Gateway, agent_id: str | None) -> AgentNotes:
     config = gateway.runtime.config.current
     chosen = agent_id or default_agent_id(config)
-    require_agent(gateway, chosen)
+    gateway.directory.require_agent(chosen)
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     workspace = workspace_dir(config, gateway.runtime.state_dir, chosen)

@@ -14,15 +14,7 @@ import msgspec
 from openclaw.gateway import messenger
 from openclaw.gateway.messenger import MessageToSend, SendRefused
 from openclaw.gateway.server.frames import NonEmpty, Params
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    check_send_policy,
-    entry_of,
-    find_row,
-    target_of,
-)
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.inbound.held import Waiting
 from openclaw.inbound.message import Route
 from openclaw.runs.delivery_report import delivery_text
@@ -67,7 +59,7 @@ class MessagesList(Params):
 @methods.add("messages.list", MessagesList)
 async def list_messages(call: MethodCall, params: MessagesList) -> Any:
     """The accepted messages, newest first."""
-    key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
+    key = None if params.session_key is None else call.gateway.directory.target(params.session_key).key
     rows = await call.gateway.runtime.stores.ledger.recent(session_key=key, state=params.state, limit=params.limit)
     listed = [row_facts(row) for row in rows]
     if key is None and params.state is None:
@@ -298,7 +290,7 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
     """Returns the last messages of a session, of an earlier session of its key, or of a deleted one."""
     if not name:
         return None
-    found = await find_row(gateway, name)
+    found = await gateway.directory.find(name)
     if found is not None:
         rows = await gateway.runtime.stores.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
         answer = _session_answer(gateway, found.key, found.entry["sessionId"], rows)
@@ -311,7 +303,7 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
             return _session_answer(gateway, row.key, name, rows)
     if key_problem(name):
         return None
-    deleted = target_of(gateway, name).key
+    deleted = gateway.directory.target(name).key
     rows = await gateway.runtime.stores.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
     return _session_answer(gateway, deleted, rows[0].session_id, rows) if rows else None
 
@@ -466,8 +458,8 @@ async def _message_to_send(gateway: Gateway, params: SendParams) -> MessageToSen
     route = Route(channel=running.kind.id, to=params.to.strip(), account_id=running.account.id)
     target = messenger.session_for(gateway, running, params.to)
     if params.session_key:
-        target = target_of(gateway, params.session_key)
-    check_send_policy(gateway, target, await entry_of(gateway, target), channel=running.kind.id)
+        target = gateway.directory.target(params.session_key)
+    gateway.directory.check_send_policy(target, await gateway.directory.entry(target), channel=running.kind.id)
     addresses = [*([params.media_url] if params.media_url else []), *(params.media_urls or [])]
     media = await messenger.fetched_media(gateway, addresses, running)
     if not params.message.strip() and not media:

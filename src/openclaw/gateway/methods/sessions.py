@@ -15,17 +15,8 @@ from openclaw.agent.prepare import current_model
 from openclaw.clock import iso_utc
 from openclaw.gateway import session_views
 from openclaw.gateway.server.frames import MAX_NUMBER, NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import (
-    MethodCall,
-    MethodError,
-    MethodTable,
-    entry_of,
-    no_session,
-    require_agent,
-    session_to_change,
-    session_to_write,
-    target_of,
-)
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.session_directory import no_session
 from openclaw.gateway.session_views import as_people_see_it, entry_view, joined_parts, model_defaults
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
@@ -180,8 +171,8 @@ async def preview(call: MethodCall, params: SessionsPreview) -> Any:
 
 
 async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) -> dict[str, Any]:
-    target = target_of(call.gateway, key)
-    entry = await entry_of(call.gateway, target)
+    target = call.gateway.directory.target(key)
+    entry = await call.gateway.directory.entry(target)
     if entry is None:
         return {"key": key, "status": "missing", "items": []}
     messages = await last_messages(
@@ -218,11 +209,11 @@ async def resolve(call: MethodCall, params: SessionsResolve) -> Any:
         raise MethodError("Provide either key, sessionId, or label (not multiple)")
     name = given[0]
     if params.name:
-        named = await session_to_write(call.gateway, name, params.agent_id)
+        named = await call.gateway.directory.to_write(name, params.agent_id)
         return {"ok": True, "key": shown_key(named.ref.key), "new": named.entry is None}
     if params.key:
-        target = target_of(call.gateway, name, params.agent_id)
-        found = [target.key] if await entry_of(call.gateway, target) is not None else []
+        target = call.gateway.directory.target(name, params.agent_id)
+        found = [target.key] if await call.gateway.directory.entry(target) is not None else []
     else:
         wanted = SessionQuery(
             agent_id=normalize_agent_id(params.agent_id) if params.agent_id else None,
@@ -259,14 +250,14 @@ async def search(call: MethodCall, params: SessionsSearch) -> Any:
     folders = gateway.transcript_folders()
     session_id = params.session_id
     if params.key is not None:
-        target = target_of(gateway, params.key, params.agent_id)
-        entry = await entry_of(gateway, target)
+        target = gateway.directory.target(params.key, params.agent_id)
+        entry = await gateway.directory.entry(target)
         if entry is None:
             raise MethodError(f"there is no session {target.key}")
         folders = {target.agent_id: folders.get(target.agent_id, [])}
         session_id = session_id or entry["sessionId"]
     elif params.agent_id is not None:
-        require_agent(gateway, params.agent_id)
+        gateway.directory.require_agent(params.agent_id)
         folders = {params.agent_id: folders[params.agent_id]}
     answer = await gateway.search.search(
         params.query,
@@ -340,7 +331,7 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 async def patch(call: MethodCall, params: SessionsPatch) -> Any:
     """Changes the settings of a session: model, levels, label, queue."""
     gateway = call.gateway
-    target = session_to_change(gateway, params.key)
+    target = gateway.directory.to_change(params.key)
     if label := (params.label or "").strip():
         labelled = await gateway.runtime.stores.sessions.select(SessionQuery(agent_id=target.agent_id, label=label))
         if any(row.key != target.key for row in labelled.rows):
@@ -480,7 +471,7 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gat
 async def reset(call: MethodCall, params: SessionKey) -> Any:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
-    target = session_to_change(gateway, params.key)
+    target = gateway.directory.to_change(params.key)
     rotation = await start_over(gateway.runtime, gateway.runs, target)
     gateway.notices.announce(target, rotation)
     old: dict[str, Any] = dict(rotation.old or {})
@@ -502,8 +493,8 @@ class SessionsDelete(Params):
 async def delete(call: MethodCall, params: SessionsDelete) -> Any:
     """Deletes a session; its transcript is kept as an archive."""
     gateway = call.gateway
-    target = target_of(gateway, params.key)
-    if target == target_of(gateway, "main"):
+    target = gateway.directory.target(params.key)
+    if target == gateway.directory.target("main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
     await gateway.team.subagents.stop_all(target.key)
     archived = await delete_session(gateway.runtime, gateway.runs, target, archive=params.delete_transcript)
@@ -513,8 +504,8 @@ async def delete(call: MethodCall, params: SessionsDelete) -> Any:
 @methods.add("sessions.archived", SessionKey)
 async def archived(call: MethodCall, params: SessionKey) -> Any:
     """The earlier sessions of a conversation."""
-    target = target_of(call.gateway, params.key)
-    entry = await entry_of(call.gateway, target)
+    target = call.gateway.directory.target(params.key)
+    entry = await call.gateway.directory.entry(target)
     answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
     answer["sessionId"] = entry["sessionId"] if entry else None
     return {**answer, "sessions": await earlier_sessions(call.gateway.runtime, target)}
@@ -533,7 +524,7 @@ async def resume(call: MethodCall, params: SessionsResume) -> Any:
     """Makes an earlier session the current one again."""
     if params.session_id is not None and params.index is not None:
         raise MethodError("Provide either sessionId or index (not both)")
-    target = target_of(call.gateway, params.key)
+    target = call.gateway.directory.target(params.key)
     try:
         wanted = params.index
         if params.session_id is not None:
@@ -559,8 +550,8 @@ class SessionsCompact(Params):
 async def compact(call: MethodCall, params: SessionsCompact) -> Any:
     """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
     gateway = call.gateway
-    target = target_of(gateway, params.key)
-    entry = await entry_of(gateway, target)
+    target = gateway.directory.target(params.key)
+    entry = await gateway.directory.entry(target)
     answer = {"ok": True, "key": shown_key(target.key), "compacted": False}
     if entry is None:
         return {**answer, "reason": "no sessionId"}
@@ -593,7 +584,7 @@ class SessionsCompaction(Params):
 @methods.add("sessions.compaction", SessionsCompaction)
 async def compaction(call: MethodCall, params: SessionsCompaction) -> Any:
     """Condenses the older part of a conversation as ``/compact`` does, tells what it would do, or takes it back."""
-    target = target_of(call.gateway, params.key)
+    target = call.gateway.directory.target(params.key)
     compactions, answer = call.gateway.runs.compactions, {"ok": True, "key": shown_key(target.key)}
     try:
         match params.action:
@@ -630,7 +621,7 @@ async def archive(call: MethodCall, params: SessionsArchive) -> Any:
 @methods.add("sessions.tree", SessionKey)
 async def tree(call: MethodCall, params: SessionKey) -> Any:
     """Every entry with its parent, in the order written. The next message follows ``leafId``."""
-    target = target_of(call.gateway, params.key)
+    target = call.gateway.directory.target(params.key)
     transcript = await _transcript(call, target)
     labels = transcript.labels()
 
@@ -659,7 +650,7 @@ class SessionsEntries(Params):
 @methods.add("sessions.entries", SessionsEntries)
 async def entries(call: MethodCall, params: SessionsEntries) -> Any:
     """Tells what entries of the tree hold: who says what and when, or the stored lines. Unknown ids are left out."""
-    target = target_of(call.gateway, params.key)
+    target = call.gateway.directory.target(params.key)
     transcript = await _transcript(call, target)
     found = [await transcript.entry(id) for id in (params.ids[:MOST_RAW] if params.raw else params.ids)]
     known = [entry for entry in found if entry is not None]
@@ -680,7 +671,7 @@ class SessionsBranch(Params):
 @methods.add("sessions.branch", SessionsBranch)
 async def branch(call: MethodCall, params: SessionsBranch) -> Any:
     """Goes on from an earlier entry; what followed stays as a branch."""
-    target = target_of(call.gateway, params.key)
+    target = call.gateway.directory.target(params.key)
     if call.gateway.runs.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
     moves = call.gateway.runs.compactions
@@ -703,7 +694,7 @@ class SessionsLabel(Params):
 @methods.add("sessions.label", SessionsLabel)
 async def label(call: MethodCall, params: SessionsLabel) -> Any:
     """Names a place in a conversation."""
-    target = target_of(call.gateway, params.key)
+    target = call.gateway.directory.target(params.key)
 
     async def name() -> str:
         transcript = await _transcript(call, target)
@@ -719,7 +710,7 @@ async def label(call: MethodCall, params: SessionsLabel) -> Any:
 
 
 async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
-    entry = await entry_of(call.gateway, target)
+    entry = await call.gateway.directory.entry(target)
     transcript = None
     if entry is not None:
         transcript = await call.gateway.runtime.stores.transcripts.open(
@@ -746,7 +737,7 @@ class SessionsExport(Params):
 async def export(call: MethodCall, params: SessionsExport) -> Any:
     """A conversation as JSON lines, in pages."""
     gateway = call.gateway
-    target = target_of(gateway, params.key)
+    target = gateway.directory.target(params.key)
     ref = await _session_ref(gateway, target, params.session_id)
     if await gateway.runtime.stores.transcripts.locate(ref) is None:
         raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
@@ -768,7 +759,7 @@ async def export(call: MethodCall, params: SessionsExport) -> Any:
 
 
 async def _session_ref(gateway: Gateway, target: SessionRef, session_id: str | None) -> TranscriptRef:
-    entry = await entry_of(gateway, target)
+    entry = await gateway.directory.entry(target)
     if entry is None:
         raise MethodError(f"there is no session {target.key}")
     if session_id is None or session_id == entry["sessionId"]:
@@ -792,11 +783,11 @@ class SessionsImport(Params):
 async def import_(call: MethodCall, params: SessionsImport) -> Any:
     """Brings in an exported conversation as a new session."""
     gateway = call.gateway
-    target = target_of(gateway, params.key)
-    require_agent(gateway, target.agent_id)
+    target = gateway.directory.target(params.key)
+    gateway.directory.require_agent(target.agent_id)
 
     async def work() -> str:
-        if await entry_of(gateway, target) is not None:
+        if await gateway.directory.entry(target) is not None:
             raise MethodError(f"{target.key} exists already; import into another key")
         try:
             return await _bring_in(gateway, target, params.lines)

@@ -27,7 +27,7 @@ from openclaw.agent.spend.spend import (
     total_of,
 )
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.session_views import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import cost_of
@@ -234,7 +234,7 @@ async def logs(call: MethodCall, params: UsageLogs) -> Any:
 
 
 async def _row(gateway: Gateway, key: str) -> SessionRow:
-    row = await find_row(gateway, key)
+    row = await gateway.directory.find(key)
     if row is None:
         raise MethodError(f"No session found: {key}")
     return row

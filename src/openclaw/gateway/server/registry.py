@@ -1,7 +1,7 @@
 """The table of methods, and how a call is answered: ``answer`` finds the method, checks the caller and calls it.
 
 A method is a name, its parameters, who may call it, and the function that answers. Frames and parameters are read by
-``frames.py``. At the end are the sessions that calls name.
+``frames.py``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from openclaw.config.agents import default_agent_id, main_key
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS, METHOD_RIGHTS, param_refusal, refusal, right_of
 from openclaw.gateway.server.frames import (
     ErrorShape,
@@ -26,29 +24,10 @@ from openclaw.gateway.server.frames import (
     encode_error,
     encode_response,
 )
-from openclaw.paths import normalize_agent_id
 from openclaw.rights import Right
 from openclaw.runs.session_change import StillActive
-from openclaw.sessions.entry import BLOCKED, SessionEntry, is_blocked
-from openclaw.sessions.keys import (
-    DEFAULT_MAIN_KEY,
-    LONGEST_KEY,
-    REMEMBERED_KEYS,
-    RESERVED_KEYS,
-    SessionRef,
-    agent_of,
-    canonical_key,
-    is_session_id,
-    is_subagent,
-    key_problem,
-    parse_agent_key,
-    rest_of,
-    shown_key,
-)
 from openclaw.storage.disk_errors import refusal_text
 from openclaw.storage.errors import Fenced
-from openclaw.storage.session_query import SessionQuery
-from openclaw.storage.sessions import SessionRow
 from openclaw.text import clipped, redact_urls
 
 if TYPE_CHECKING:
@@ -256,134 +235,3 @@ async def answer(
         # The client learns a cause only when its reader can act on it.
         message = refusal_text(error) or "internal error (see logs)"
         return Answer(encode_error(id, ErrorShape(code="UNAVAILABLE", message=message)), False, message)
-
-
-# Sessions that a call names
-
-
-def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> SessionRef:
-    """Returns the session that a key means. Raises ``MethodError`` for an invalid key.
-
-    A key without an agent prefix belongs to ``agent_id``, or to the default agent.
-    """
-    if len(key) > LONGEST_KEY:
-        raise MethodError(f"invalid session key: {key_problem(key)}")
-    config = gateway.runtime.config.current
-    return _target(key, agent_id or default_agent_id(config), main_key(config), config.session.scope)
-
-
-@lru_cache(maxsize=REMEMBERED_KEYS)
-def _target(key: str, default_agent: str, main_key: str, scope: str) -> SessionRef:
-    if problem := key_problem(key):
-        raise MethodError(f"invalid session key: {problem}")
-    canonical = canonical_key(key, default_agent=default_agent, main_key=main_key, scope=scope)
-    return SessionRef(agent_of(canonical, default_agent=default_agent), canonical)
-
-
-class NamedSession(msgspec.Struct, frozen=True):
-    """A session that a client names. ``entry`` is None for one that the first message begins."""
-
-    ref: SessionRef
-    entry: SessionEntry | None
-
-
-async def session_to_write(
-    gateway: Gateway, name: str, agent_id: str | None = None, *, spawned: bool = False
-) -> NamedSession:
-    """Returns the session that a message to ``name`` goes to: a key, an id or a label.
-
-    A name that no session has begins one; so does the key of a main session. Raises ``MethodError`` for an id, a full
-    key or an agent that does not exist, for reserved words and for sub-agents. ``spawned`` says that the caller started
-    the sub-agent that it names.
-    """
-    target = session_to_change(gateway, name, agent_id)
-    async with gateway.name_order.of(target.key):
-        named = NamedSession(target, await entry_of(gateway, target))
-        if named.entry is None and target != target_of(gateway, DEFAULT_MAIN_KEY, target.agent_id):
-            named = await _by_id_or_label(gateway, name.strip(), named, agent_id)
-    if not spawned:
-        refuse_subagent(named.ref, name)
-    return named
-
-
-async def _by_id_or_label(gateway: Gateway, name: str, new: NamedSession, agent_id: str | None) -> NamedSession:
-    """Returns the session with this id or label, or ``new`` if the name may begin a session."""
-    if parse_agent_key(name.lower()) is not None:
-        if is_subagent(new.ref.key):
-            return new
-        raise no_session(name)
-    sessions = gateway.runtime.stores.sessions
-    if row := await sessions.find_session_id(name) or await sessions.find_session_id(name.lower()):
-        ref = SessionRef(row.agent_id, row.key)
-        _check_agent(ref, agent_id)
-        return NamedSession(ref, row.entry)
-    if is_session_id(name):
-        raise no_session(name)
-    labelled = (await sessions.select(SessionQuery(agent_id=new.ref.agent_id, label=name, limit=2))).rows
-    if len(labelled) > 1:
-        keys = ", ".join(shown_key(row.key) for row in labelled)
-        raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
-    return NamedSession(SessionRef(labelled[0].agent_id, labelled[0].key), labelled[0].entry) if labelled else new
-
-
-def session_to_change(gateway: Gateway, key: str, agent_id: str | None = None) -> SessionRef:
-    """Returns the session of a key, which a change of its settings may begin.
-
-    Raises ``MethodError`` for an agent that does not exist or is not the key's, and for reserved words.
-    """
-    target = target_of(gateway, key, agent_id)
-    refuse_reserved(gateway, target, key)
-    _check_agent(target, agent_id)
-    if target.agent_id not in (known := gateway.agent_ids()):
-        raise MethodError(f'unknown agent id "{target.agent_id}"; there are: {", ".join(known)}')
-    return target
-
-
-def _check_agent(target: SessionRef, agent_id: str | None) -> None:
-    if agent_id is not None and target.agent_id != normalize_agent_id(agent_id):
-        raise MethodError(f'agent "{agent_id}" does not match session key agent "{target.agent_id}"')
-
-
-def refuse_reserved(gateway: Gateway, target: SessionRef, name: str) -> None:
-    if rest_of(target.key) in RESERVED_KEYS and target != target_of(gateway, DEFAULT_MAIN_KEY, target.agent_id):
-        raise MethodError(f'"{name}" is a reserved word and not a session')
-
-
-def refuse_subagent(target: SessionRef, name: str) -> None:
-    if is_subagent(target.key):
-        raise MethodError(f'"{name}" is a sub-agent; write to the session that started it, or use /subagents send')
-
-
-def no_session(name: str, which: str = "") -> MethodError:
-    return MethodError(f"No session found{which}: {name}", details={"code": "SESSION_NOT_FOUND"})
-
-
-async def entry_of(gateway: Gateway, target: SessionRef) -> SessionEntry | None:
-    return await gateway.runtime.stores.sessions.get(target.agent_id, target.key)
-
-
-def require_agent(gateway: Gateway, agent_id: str) -> None:
-    """Raises ``MethodError`` for an unknown agent. An agent that only has sessions left is known."""
-    if agent_id not in gateway.agent_ids():
-        raise MethodError(f'unknown agent id "{agent_id}"')
-
-
-def check_send_policy(
-    gateway: Gateway, target: SessionRef, entry: SessionEntry | None, channel: str | None = None
-) -> None:
-    if is_blocked(gateway.runtime.config.current.session.send_policy, target.key, entry, channel=channel):
-        raise MethodError(BLOCKED)
-
-
-async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
-    """Finds a session by key, then by session id, then by a label that only one session has."""
-    if key_problem(text) is None:
-        target = target_of(gateway, text)
-        entry = await entry_of(gateway, target)
-        if entry is not None:
-            return SessionRow(target.agent_id, target.key, entry)
-    found = await gateway.runtime.stores.sessions.find_session_id(text.strip())
-    if found is not None:
-        return found
-    labelled = await gateway.runtime.stores.sessions.select(SessionQuery(label=text.strip(), limit=2))
-    return labelled.rows[0] if len(labelled.rows) == 1 else None
