@@ -22,6 +22,7 @@ RECORDS = {
         "device_keys",
         "events",
         "file_types",
+        "findings",
         "untrusted_text",
         "http_body",
         "json_text",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from openclaw.cli import doctor
+from openclaw.findings import Finding
 from openclaw.storage.postgres.database import PostgresDatabase
 from openclaw.storage.postgres.documents import PostgresDocuments
 from tests.support.postgres import storage_for, stored_rows
@@ -58,14 +59,14 @@ def test_a_file_that_is_no_json5_does_not_stop_the_other_checks(cli: Cli, state:
 
 
 def test_what_is_closed_to_us_is_a_finding_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def closed(_: doctor.Installation) -> Iterator[doctor.Finding]:
+    def closed(_: doctor.Installation) -> Iterator[Finding]:
         raise PermissionError(errno.EACCES, "Permission denied", "/closed")
         yield
 
     monkeypatch.setattr(doctor, "CHECKS", (closed,))
     monkeypatch.setenv("OPENCLAW_CONFIG_PATH", str(tmp_path / "none"))
-    (found,) = doctor._all_findings(tmp_path, False)  # pyright: ignore[reportPrivateUsage]
-    assert (found.check, found.level) == ("closed", "error") and "/closed: Permission denied" in found.text
+    (found,) = doctor._examine(tmp_path, False)  # pyright: ignore[reportPrivateUsage]
+    assert (found.code, found.severity) == ("closed", "critical") and "/closed: Permission denied" in found.text
     assert found.fix == f"chmod 700 {tmp_path}"
 
 

@@ -56,7 +56,7 @@ def test_each_account_has_one_line_with_what_to_do(cli: Cli, state: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("account", "level", "text"),
+    ("account", "severity", "text"),
     [
         (
             {"accountId": "default", "connected": True, "probe": {"ok": True}},
@@ -65,18 +65,18 @@ def test_each_account_has_one_line_with_what_to_do(cli: Cli, state: Path) -> Non
         ),
         (
             {"accountId": "default", "connected": True, "probe": {"ok": False, "error": "no answer within 10 s"}},
-            "error",
+            "critical",
             "is not connected: no answer within 10 s",
         ),
         (
             {"accountId": "default", "configured": False, "lastError": "the token is wrong\nmore"},
-            "error",
+            "critical",
             "is not connected: the token is wrong",
         ),
-        ({"accountId": "other"}, "warning", "is not known to the running Gateway"),
+        ({"accountId": "other"}, "warn", "is not known to the running Gateway"),
     ],
 )
-def test_a_running_gateway_tells_whether_the_server_answers(account: dict[str, Any], level: str, text: str) -> None:
-    told, said, fix = _account_told([account], "default")
-    assert (told, said) == (level, text)
-    assert bool(fix) == (level != "ok")
+def test_a_running_gateway_tells_whether_the_server_answers(account: dict[str, Any], severity: str, text: str) -> None:
+    answer = _account_told([account], "default")
+    assert answer[:2] == (severity, text)
+    assert bool(answer[2]) == (severity != "ok")

@@ -25,7 +25,7 @@ async def probe(state: Path, port: int, secret: str = TOKEN) -> Probe:
 
 async def test_the_doors_of_a_running_gateway_hold(gateway: InProcessGateway) -> None:
     examined = await probe(gateway.state_dir, gateway.port)
-    checks = {check["check"]: check["ok"] for check in examined.checks}
+    checks = {check.check: check.ok for check in examined.checks}
     assert checks == {"without_secret": True, "foreign_origin": True, "guessing": True, "reach": True}
     assert examined.findings == []
     async with gateway.client() as client:
@@ -51,13 +51,13 @@ async def test_the_command_prints_the_report_with_its_exit_code(gateway: InProce
 
 async def test_a_gateway_that_does_not_answer_is_a_finding(tmp_path: Path) -> None:
     examined = await probe(tmp_path, 9)
-    assert [one.check_id for one in examined.findings] == ["gateway.probe_failed"]
-    assert examined.view()["gateway"]["ok"] is False
+    assert [one.code for one in examined.findings] == ["gateway.probe_failed"]
+    assert examined.result().ok is False
 
 
 async def test_a_wrong_secret_of_ours_is_a_finding(gateway: InProcessGateway) -> None:
     examined = await probe(gateway.state_dir, gateway.port, "wrong")
-    assert [one.check_id for one in examined.findings] == ["gateway.probe_failed"]
+    assert [one.code for one in examined.findings] == ["gateway.probe_failed"]
 
 
 asked: list[str] = []
@@ -92,7 +92,7 @@ async def careless(tmp_path: Path) -> Any:
 async def test_a_careless_gateway_fails_every_probe(careless: web.TCPSite, tmp_path: Path) -> None:
     port: int = careless._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
     examined = await probe(tmp_path, port)
-    told = {one.check_id for one in examined.findings}
+    told = {one.code for one in examined.findings}
     probes = {"open", "foreign_origin", "not_throttled", "exposed"}
     assert told == {f"gateway.probe.{name}" for name in probes}
 

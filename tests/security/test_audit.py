@@ -12,9 +12,10 @@ from unittest.mock import patch
 
 import pytest
 
+from openclaw.findings import Finding
 from openclaw.security import file_checks
 from openclaw.security.access_checks import allows_everything
-from openclaw.security.audit import RULES, AuditFinding, AuditReport, audit, subject_of
+from openclaw.security.audit import RULES, AuditReport, audit, subject_of
 from openclaw.security.file_checks import Fixes, fix
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -42,8 +43,8 @@ def look(state: Path, change: dict[str, Any] | None = None, environ: dict[str, s
     return audit(subject_of(str(path), str(state), environ or {}), 1)
 
 
-def found(report: AuditReport) -> dict[str, AuditFinding]:
-    return {one.check_id: one for one in report.findings if one.check_id != "summary.attack_surface"}
+def found(report: AuditReport) -> dict[str, Finding]:
+    return {one.code: one for one in report.findings if one.code != "summary.attack_surface"}
 
 
 def signal(**settings: Any) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def test_a_setting_brings_its_finding_up_with_a_way_out_and_nothing_else(check_i
     told = found(look(tmp_path / "state", change, {"SHORT": "x", "SAME": TOKEN}))
     assert set(told) - COMPANIONS.get(check_id, set()) == {check_id}
     assert told[check_id].severity == severity
-    assert told[check_id].remediation or severity == "info"
+    assert told[check_id].fix or severity == "info"
 
 
 def chmod(mode: int, *parts: str) -> Callable[[Path], None]:
@@ -275,7 +276,7 @@ def test_a_file_brings_its_finding_up_with_a_way_out_and_nothing_else(check_id: 
     act(state)
     told = found(look(state))
     assert set(told) == {check_id}
-    assert (told[check_id].severity, bool(told[check_id].remediation)) == (severity, True)
+    assert (told[check_id].severity, bool(told[check_id].fix)) == (severity, True)
 
 
 def test_a_state_folder_that_is_a_link_or_in_a_cloud_is_told(tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_what_a_database_holds_that_cannot_be_asked_is_told_as_not_looked_at(tmp
     storage = {"storage": {"url": f"postgresql://me:{TOKEN}@/db?host={tmp_path}/nowhere"}}
     told = found(look(state, {**signal(allowFrom=["+1"]), **storage}))
     assert set(told) - {"config.secrets.in_config"} == {"storage.unreachable"}
-    assert "rules for commands" in told["storage.unreachable"].detail and TOKEN not in json.dumps(look(state).view())
+    assert "rules for commands" in told["storage.unreachable"].text and TOKEN not in json.dumps(look(state).view())
 
 
 def test_every_finding_has_an_example() -> None:
@@ -381,13 +382,13 @@ def test_fix_closes_files_groups_and_redaction_and_says_so(tmp_path: Path) -> No
     done = repair(state)
     assert done.ok and done.config_written
     assert done.changes == ["logging.redactSensitive=off -> tools", "channels.signal.groupPolicy=open -> allowlist"]
-    modes = {Path(action["path"]).name: action["mode"] for action in done.actions if action["ok"]}
+    modes = {Path(action.path).name: action.mode for action in done.actions if action.ok}
     # A program stays one.
     assert modes == {"state": 0o700, "openclaw.json": 0o600, "agents": 0o700, "s.jsonl": 0o600, "run.sh": 0o700}
     told = found(look(state))
     assert set(told) == {"fs.state_file.symlink"}
     again = repair(state)
-    assert again.changes == [] and not any(action["ok"] for action in again.actions)
+    assert again.changes == [] and not any(action.ok for action in again.actions)
 
 
 def test_fix_never_follows_a_link(tmp_path: Path) -> None:
@@ -402,9 +403,7 @@ def test_fix_never_follows_a_link(tmp_path: Path) -> None:
     (state / "openclaw.json").symlink_to(outside)
     done = repair(state)
     assert outside.stat().st_mode & 0o777 == 0o644
-    assert [(action["path"], action.get("skipped")) for action in done.actions] == [
-        (str(state / "openclaw.json"), "symlink")
-    ]
+    assert [(action.path, action.skipped) for action in done.actions] == [(str(state / "openclaw.json"), "symlink")]
 
 
 def test_fix_says_what_it_could_not_change(tmp_path: Path) -> None:

@@ -215,17 +215,18 @@ def report(
     show: Callable[[Any, argparse.Namespace], Iterable[str]],
     example: str,
     failed: Callable[[Any, argparse.Namespace], bool] | None = None,
+    view: Callable[[Any], Any] = lambda made: made,
     about: str = "",
 ) -> Action:
-    """An action that prints what ``make`` returns: with ``--json`` as it is, otherwise the lines that ``show`` yields.
+    """Return an action that prints the result of ``make``: its ``view`` with ``--json``, else the lines of ``show``.
 
-    The exit code is 1 when ``failed`` says so.
+    The exit code is 1 if ``failed`` returns True.
     """
 
     def run(args: argparse.Namespace) -> int:
         made = make(args)
         if args.json:
-            print_json(made)
+            print_json(view(made))
         else:
             for line in show(made, args):
                 # A name from outside may hold line breaks. They make no line that looks like one of ours.

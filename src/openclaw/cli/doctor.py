@@ -1,6 +1,6 @@
-"""``openclaw doctor``: looks at the configuration and the state folder, says what is wrong, and mends it.
+"""``openclaw doctor``: check the configuration and the state folder, report problems, and repair them.
 
-Each check is a function of ``CHECKS`` that yields findings. A check only reads. What ``--fix`` does is in ``REPAIRS``.
+``CHECKS`` lists the checks and ``REPAIRS`` what ``--fix`` does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openclaw import __version__, paths
 from openclaw.channels.base import Account, ChannelKind, ChannelKinds, ConfiguredKind
@@ -25,7 +26,8 @@ from openclaw.cli import gateway_target, service
 from openclaw.cli.client import GatewayClient
 from openclaw.cli.command import JSON, Flag, UserError, report, yes
 from openclaw.cli.config import current_config, read_file
-from openclaw.cli.offline import look_at_shared
+from openclaw.cli.findings import finding_lines
+from openclaw.cli.offline import shared_findings
 from openclaw.cli.terminal import paint
 from openclaw.clock import SystemClock
 from openclaw.config.agents import agent_ids, default_agent_id
@@ -33,6 +35,7 @@ from openclaw.config.load import Snapshot, read_config
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.extensions.points import failed_at_start, find_extensions
+from openclaw.findings import Check, Finding, JsonShape, Severity, count_severities, run_checks
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
 from openclaw.models.local.install import is_installed
@@ -42,29 +45,21 @@ from openclaw.storage.files.check import find_damage, narrow, repair, wide_files
 from openclaw.storage.files.newer_state import Unreadable, check_generation, missing_stores
 from openclaw.storage.files.session_store import sessions_folders
 from openclaw.storage.files.store_file import parse_store
-from openclaw.storage.inspection import MOST_COUNTED, storage_url
+from openclaw.storage.inspection import storage_url
 from openclaw.text import counted
 
 if TYPE_CHECKING:
     import argparse
 
-Level: TypeAlias = Literal["ok", "warning", "error"]
-_COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
+SHAPE = JsonShape(
+    {"code": "check", "severity": "level", "text": "text", "fix": "fix", "repairable": "repairable"},
+    {"critical": "error", "warn": "warning", "info": "ok", "ok": "ok"},
+)
 FULL_BYTES, PLENTY_BYTES = 100_000_000, 1_000_000_000
 """Below the first the disk counts as full, from the second on there is room."""
 LEFTOVER_S = 24 * 3600
 """How old an unfinished file must be before nobody can be writing it any more."""
 _UNFINISHED = (".tmp", ".part")
-
-
-class Finding(NamedTuple):
-    check: str
-    level: Level
-    text: str
-    fix: str = ""
-    """What a person can do about it; empty when nothing is wrong."""
-    repairable: bool = False
-    """Whether ``--fix`` does it."""
 
 
 class Installation(NamedTuple):
@@ -85,11 +80,8 @@ class Installation(NamedTuple):
         return storage_url(self.config, os.environ)
 
 
-Check: TypeAlias = Callable[[Installation], Iterator[Finding]]
-
-
-def _configuration(there: Installation) -> Iterator[Finding]:
-    snapshot = there.snapshot
+def _configuration(installation: Installation) -> Iterator[Finding]:
+    snapshot = installation.snapshot
     if not snapshot.exists:
         yield Finding("config", "ok", f"{snapshot.path} does not exist yet; the first start writes it")
         return
@@ -98,36 +90,36 @@ def _configuration(there: Installation) -> Iterator[Finding]:
     for issue in snapshot.issues:
         fix = f"mend it in {snapshot.path}"
         fix += f", or take the last good version back: openclaw doctor --fix (from {copy})" if kept else ""
-        yield Finding("config", "error", str(issue), fix, repairable=kept)
+        yield Finding("config", "critical", str(issue), fix, repairable=kept)
     for issue in snapshot.warnings:
-        level = "error" if issue in snapshot.refusals else "warning"
+        level = "critical" if issue in snapshot.refusals else "warn"
         fix = f"openclaw config unset '{issue.path}'" if issue.path else f"look at {snapshot.path}"
         yield Finding("config", level, str(issue), fix)
     if not snapshot.issues and not snapshot.warnings:
         yield Finding("config", "ok", f"{snapshot.path} is valid")
 
 
-def _state_folder(there: Installation) -> Iterator[Finding]:
-    state = there.state
+def _state_folder(installation: Installation) -> Iterator[Finding]:
+    state = installation.state
     if not state.is_dir():
         above = next(folder for folder in state.parents if folder.is_dir())
         if os.access(above, os.W_OK | os.X_OK):
             yield Finding("state", "ok", f"{state} does not exist yet; the first start makes it")
         else:
             fix = f"make {above} writable, or name another folder with OPENCLAW_STATE_DIR"
-            yield Finding("state", "error", f"{state} cannot be made: {above} cannot be written by you", fix)
+            yield Finding("state", "critical", f"{state} cannot be made: {above} cannot be written by you", fix)
         return
     if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
         mine = state.stat().st_uid == os.getuid()
         text = f"{state} cannot be read and written by you"
-        yield Finding("state", "error", text, _reopen(state), repairable=mine)
+        yield Finding("state", "critical", text, _reopen(state), repairable=mine)
         return
     wide = wide_files(str(state))
     if state.stat().st_mode & 0o077:
-        yield Finding("state", "error", f"{state} can be read by other users", f"chmod 700 {state}", repairable=True)
+        yield Finding("state", "critical", f"{state} can be read by other users", f"chmod 700 {state}", repairable=True)
     elif wide.count:
         text = f"{counted(wide.count, 'file', 'files')} can be read by other users of this computer: {wide}"
-        yield Finding("state", "warning", text, "openclaw doctor --fix", repairable=True)
+        yield Finding("state", "warn", text, "openclaw doctor --fix", repairable=True)
     else:
         yield Finding("state", "ok", f"{state} is yours only")
 
@@ -138,25 +130,25 @@ def _reopen(state: Path) -> str:
     return f"chmod 700 {state}" if mine else f"give it back to yourself: sudo chown -R {os.getuid()} {state}"
 
 
-def _disk(there: Installation) -> Iterator[Finding]:
-    place = next((folder for folder in (there.state, *there.state.parents) if folder.is_dir()), Path("/"))
+def _disk(installation: Installation) -> Iterator[Finding]:
+    place = next((folder for folder in (installation.state, *installation.state.parents) if folder.is_dir()), Path("/"))
     free = shutil.disk_usage(place).free
-    text = f"{free / 1e9:.1f} GB are free for {there.state}"
+    text = f"{free / 1e9:.1f} GB are free for {installation.state}"
     if free >= PLENTY_BYTES:
         yield Finding("disk", "ok", text)
         return
     fix = "make room; `openclaw sessions archive --after-days 7` compresses old transcripts"
-    yield Finding("disk", "error" if free < FULL_BYTES else "warning", text, fix)
+    yield Finding("disk", "critical" if free < FULL_BYTES else "warn", text, fix)
 
 
-def _leftovers(there: Installation) -> Iterator[Finding]:
-    found = list(_old_temporary(there.state))
+def _leftovers(installation: Installation) -> Iterator[Finding]:
+    found = list(_old_temporary(installation.state))
     if found:
-        named = ", ".join(str(path.relative_to(there.state)) for path in found[:3])
+        named = ", ".join(str(path.relative_to(installation.state)) for path in found[:3])
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         what = counted(len(found), "unfinished file was", "unfinished files were")
         text = f"{what} left behind by writes that were cut off: {named}{more}"
-        yield Finding("leftovers", "warning", text, "openclaw doctor --fix", repairable=True)
+        yield Finding("leftovers", "warn", text, "openclaw doctor --fix", repairable=True)
     else:
         yield Finding("leftovers", "ok", "no unfinished files were left behind")
 
@@ -174,13 +166,13 @@ def _old_temporary(state: Path) -> Iterator[Path]:
                     yield path
 
 
-def _model(there: Installation) -> Iterator[Finding]:
-    config, state = there.config, str(there.state)
+def _model(installation: Installation) -> Iterator[Finding]:
+    config, state = installation.config, str(installation.state)
     agent = default_agent_id(config)
     try:
         model = Catalogue(config, os.environ, state_dir=state).choose(config, agent).model
     except UnknownModel as error:
-        yield Finding("model", "error", str(error), "openclaw models list, then openclaw models set PROVIDER/MODEL")
+        yield Finding("model", "critical", str(error), "openclaw models list, then openclaw models set PROVIDER/MODEL")
         return
     source = find_source(model, provider_config(config, model.provider), os.environ)
     files = {profiles_path(config, state, name) for name in (agent, "main")}
@@ -193,93 +185,70 @@ def _model(there: Installation) -> Iterator[Finding]:
     ]
     if model.api == "local" and not is_installed(state):
         fix = "put a key such as ANTHROPIC_API_KEY into the environment, or run: openclaw models install local"
-        yield Finding("model", "warning", "no model can answer yet: there is no key and no local model", fix)
+        yield Finding("model", "warn", "no model can answer yet: there is no key and no local model", fix)
     elif source.kind != "missing" or any(not one.expired(now) for one in stored):
         yield Finding("model", "ok", f"{model.ref} answers")
     elif stored:
         fix = f"log in again, or put a key of {model.provider} into the environment; openclaw models status tells more"
-        yield Finding("model", "error", f"every stored credential of {model.provider} has expired", fix)
+        yield Finding("model", "critical", f"every stored credential of {model.provider} has expired", fix)
     else:
         fix = "openclaw models status tells which variable is looked for; openclaw models set chooses another model"
-        yield Finding("model", "error", f"{model.ref} would answer, and there is no key for {model.provider}", fix)
+        yield Finding("model", "critical", f"{model.ref} would answer, and there is no key for {model.provider}", fix)
 
 
-def _shared(there: Installation) -> Iterator[Finding]:
-    """What all Gateways of an installation share: people, devices, rules, jobs, and the database if there is one."""
-    # What cannot be read is a finding, so it need not be logged to the terminal too.
+def _shared(installation: Installation) -> Iterator[Finding]:
+    """Check what all Gateways of an installation share: people, devices, rules, jobs, and the database if any."""
+    # An unreadable document is a finding, so it need not be logged to the terminal as well.
     logging.getLogger("openclaw").addHandler(logging.NullHandler())
     try:
-        shared = look_at_shared()
+        yield from shared_findings()
     except StorageRefused as refused:
-        yield Finding("storage", "error", f"the database (storage.url) cannot be used: {refused}", "mend storage.url")
-        return
+        yield Finding(
+            "storage", "critical", f"the database (storage.url) cannot be used: {refused}", "mend storage.url"
+        )
     except OSError as error:
-        if there.database_url is None:
+        if installation.database_url is None:
             raise
         text = "the database (storage.url) cannot be reached, so sessions, messages, people, devices, rules and "
         text += f"jobs were not checked: {error.strerror or error}"
-        yield Finding("storage", "error", text, "start the database server, or mend storage.url")
-        return
-
-    def number(count: int, one: str, many: str) -> str:
-        return counted(count, one, many) if count < MOST_COUNTED else f"{MOST_COUNTED} or more {many}"
-
-    if (facts := shared.database) is not None:
-        later = "" if facts.has_tables else "; the first start of the Gateway makes its tables"
-        yield Finding("storage", "ok", f"{facts.place} answers (PostgreSQL {facts.server}){later}")
-        yield Finding("sessions", "ok", f"{number(facts.sessions, 'session is', 'sessions are')} listed")
-        text = f"{number(facts.messages, 'message is', 'messages are')} in the ledger, {facts.unfinished} unfinished"
-        yield Finding("ledger", "ok", text)
-    text = f"{counted(shared.people, 'person was', 'people were')} let in by pairing, {shared.people_waiting} wait; "
-    text += f"{counted(shared.devices, 'device is', 'devices are')} paired, {shared.devices_waiting} wait"
-    yield Finding("pairing", "ok", text)
-    yield Finding("rules", "ok", f"{counted(shared.rules, 'rule allows', 'rules allow')} commands")
-    text = f"{counted(shared.jobs, 'job is', 'jobs are')} scheduled, {shared.active_jobs} of them switched on"
-    yield Finding("cron", "ok", text)
-    for place in shared.damaged:
-        text = f"{place} cannot be read. The Gateway will set it aside, and those whom it names must pair again"
-        yield Finding("pairing", "error", text, "mend it, or put a backup in its place")
-    if shared.bad_rules:
-        yield Finding("rules", "error", f"no command runs: {shared.bad_rules}", "mend it, or remove it")
-    if shared.bad_jobs:
-        yield Finding("cron", "error", f"no job runs: {shared.bad_jobs}", "mend it, or put a backup in its place")
+        yield Finding("storage", "critical", text, "start the database server, or mend storage.url")
 
 
-def _sessions(there: Installation) -> Iterator[Finding]:
-    if there.database_url is not None:
+def _sessions(installation: Installation) -> Iterator[Finding]:
+    if installation.database_url is not None:
         return  # They are in the database.
     count = 0
-    for store in sorted(there.state.glob("agents/*/sessions/sessions.json")):
+    for store in sorted(installation.state.glob("agents/*/sessions/sessions.json")):
         try:
             values = parse_store(store.read_bytes())
         except OSError as error:
-            yield Finding("sessions", "error", f"{store} cannot be read: {error.strerror}", "check its permissions")
+            yield Finding("sessions", "critical", f"{store} cannot be read: {error.strerror}", "check its permissions")
             continue
         if values is None:
             fix = "the next start, or openclaw doctor --fix, rebuilds it from its backup and journal"
-            yield Finding("sessions", "error", f"{store} does not hold a JSON object", fix, repairable=True)
+            yield Finding("sessions", "critical", f"{store} does not hold a JSON object", fix, repairable=True)
         else:
             count += len(values)
     yield Finding("sessions", "ok", f"{counted(count, 'session is', 'sessions are')} listed")
 
 
-def _generation(there: Installation) -> Iterator[Finding]:
-    folders = sessions_folders(str(there.state), there.config.session.store)
+def _generation(installation: Installation) -> Iterator[Finding]:
+    folders = sessions_folders(str(installation.state), installation.config.session.store)
     try:
-        check_generation(there.state, folders)
+        check_generation(installation.state, folders)
     except Unreadable as problem:
-        fix = f"OPENCLAW_STATE_DIR={there.state}-imported openclaw sessions import --from {there.state}"
-        yield Finding("generation", "error", str(problem), fix)
+        fix = f"OPENCLAW_STATE_DIR={installation.state}-imported openclaw sessions import --from {installation.state}"
+        yield Finding("generation", "critical", str(problem), fix)
         return
-    lost = list(missing_stores(there.state, folders))
-    yield from (Finding("generation", "error", text, "put the store back from a backup") for text in lost)
+    lost = list(missing_stores(installation.state, folders))
+    yield from lost
     if not lost:
         yield Finding("generation", "ok", "the sessions are in a form that this version opens")
 
 
-def _ledger(there: Installation) -> Iterator[Finding]:
-    ledger = there.state / "ledger.db"
-    if there.database_url is not None:
+def _ledger(installation: Installation) -> Iterator[Finding]:
+    ledger = installation.state / "ledger.db"
+    if installation.database_url is not None:
         return
     if not ledger.is_file():
         yield Finding("ledger", "ok", "there is no ledger yet")
@@ -289,16 +258,16 @@ def _ledger(there: Installation) -> Iterator[Finding]:
             (messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
     except sqlite3.Error as error:
         fix = "openclaw gateway stop, then openclaw doctor --fix"
-        yield Finding("ledger", "error", f"{ledger} cannot be read: {error}", fix, repairable=True)
+        yield Finding("ledger", "critical", f"{ledger} cannot be read: {error}", fix, repairable=True)
         return
     yield Finding("ledger", "ok", f"{counted(messages, 'message is', 'messages are')} in the ledger")
 
 
-def _port(there: Installation) -> Iterator[Finding]:
+def _port(installation: Installation) -> Iterator[Finding]:
     target = gateway_target.resolve()
     if (pid := service.running_pid()) is not None:
         yield Finding("port", "ok", f"the Gateway runs as process {pid} on port {target.port}")
-        yield _version(there, target)
+        yield _version(installation, target)
         return
     lock = _last_holder()
     if lock is not None:
@@ -312,7 +281,7 @@ def _port(there: Installation) -> Iterator[Finding]:
         yield Finding("port", "ok", f"port {target.port} is free; no Gateway runs")
         return
     fix = "stop it, or choose another port: openclaw config set gateway.port NUMBER"
-    yield Finding("port", "error", f"port {target.port} is taken by a program that is not this Gateway", fix)
+    yield Finding("port", "critical", f"port {target.port} is taken by a program that is not this Gateway", fix)
 
 
 def _last_holder() -> int | None:
@@ -324,70 +293,68 @@ def _last_holder() -> int | None:
     return pid if isinstance(pid, int) else None
 
 
-def _version(there: Installation, target: gateway_target.GatewayTarget) -> Finding:
+def _version(installation: Installation, target: gateway_target.GatewayTarget) -> Finding:
     try:
         running = GatewayClient(target).call("status").get("runtimeVersion")
     except UserError as error:
         fix = "openclaw gateway restart"
-        if there.database_url is not None:
+        if installation.database_url is not None:
             fix = f"make sure that the database answers (see above); if it does: {fix}"
-        return Finding("gateway", "error", f"the Gateway does not answer: {str(error).splitlines()[0]}", fix)
+        return Finding("gateway", "critical", f"the Gateway does not answer: {str(error).splitlines()[0]}", fix)
     if running != __version__:
         text = f"the Gateway that runs is version {running}, and this is {__version__}"
-        return Finding("gateway", "warning", text, "openclaw gateway restart")
+        return Finding("gateway", "warn", text, "openclaw gateway restart")
     return Finding("gateway", "ok", f"the Gateway answers; version {__version__}")
 
 
-def _service(there: Installation) -> Iterator[Finding]:
+def _service(installation: Installation) -> Iterator[Finding]:
     if not os.path.exists(service.unit_path()):
         return
     issues = service.unit_issues()
     for issue in issues:
-        yield Finding("service", "warning", f"the installed service: {issue}", "openclaw gateway install --force")
+        yield Finding("service", "warn", f"the installed service: {issue}", "openclaw gateway install --force")
     if not issues:
         yield Finding("service", "ok", "the installed service starts this installation")
 
 
-def _damage(there: Installation) -> Iterator[Finding]:
-    found = list(find_damage(there.state, Path(paths.config_path())))
-    for damage in found:
-        level = "error" if damage.lost else "warning"
-        yield Finding("damage", level, damage.text, damage.fix, repairable="--fix" in damage.fix)
-    if not found:
+def _damage(installation: Installation) -> Iterator[Finding]:
+    damage = list(find_damage(installation.state, Path(paths.config_path())))
+    yield from damage
+    if not damage:
         yield Finding("damage", "ok", "nothing is damaged or missing")
 
 
-def _security(there: Installation) -> Iterator[Finding]:
-    found = audit(subject_of(paths.config_path(), str(there.state), os.environ), 0)
-    text = f"security audit: {' · '.join(f'{count} {severity}' for severity, count in found.summary().items())}"
-    if found.summary()["critical"]:
-        yield Finding("security", "error", text, "openclaw security audit")
+def _security(installation: Installation) -> Iterator[Finding]:
+    summary = audit(subject_of(paths.config_path(), str(installation.state), os.environ), 0).summary()
+    text = f"security audit: {' · '.join(f'{count} {severity}' for severity, count in summary.items())}"
+    if summary["critical"]:
+        yield Finding("security", "critical", text, "openclaw security audit")
     else:
-        more = "; `openclaw security audit` lists them" if found.summary()["warn"] else ""
+        more = "; `openclaw security audit` lists them" if summary["warn"] else ""
         yield Finding("security", "ok", f"{text}{more}")
 
 
-def _extensions(there: Installation) -> Iterator[Finding]:
-    config = there.config
+def _extensions(installation: Installation) -> Iterator[Finding]:
+    config = installation.config
     if not config.plugins.entries and not config.plugins.allow and not config.plugins.load.get("paths"):
         return
-    found = {one.loaded.id: one for one in find_extensions(config, str(there.state))}
+    found = {one.loaded.id: one for one in find_extensions(config, str(installation.state))}
     problems = {id: one.loaded.problem for id, one in found.items() if one.loaded.state == "failed"}
     problems |= {
-        id: why for id, why in failed_at_start(there.state).items() if id in found and found[id].load is not None
+        id: why for id, why in failed_at_start(installation.state).items() if id in found and found[id].load is not None
     }
     for id, problem in problems.items():
         yield Finding(
-            "plugins", "error", f"the extension {id} cannot be used: {problem}", f"openclaw plugins info {id}"
+            "plugins", "critical", f"the extension {id} cannot be used: {problem}", f"openclaw plugins info {id}"
         )
     if not problems:
         used = [id for id, one in found.items() if one.load is not None]
         yield Finding("plugins", "ok", f"extensions: {', '.join(used) or 'none'}")
 
 
-def _channels(there: Installation) -> Iterator[Finding]:
+def _channels(installation: Installation) -> Iterator[Finding]:
     """One line for each account. A running Gateway tells whether the platform answers; else ``--deep`` tries it."""
-    config = there.config
+    config = installation.config
     environ = {**config.env.vars, **os.environ}
     kinds = [(kind, kind.accounts(config)) for kind in ChannelKinds(environ).configured(config)]
     running = _channel_accounts() if kinds and service.running_pid() is not None else None
@@ -398,21 +365,21 @@ def _channels(there: Installation) -> Iterator[Finding]:
             if not text and running is not None:
                 level, text, fix = _account_told(running.get(kind.id, []), account.id)
             elif not text:
-                level, text, fix = _account_server(kind, account) if there.deep else ("ok", "is configured", "")
+                level, text, fix = _account_server(kind, account) if installation.deep else ("ok", "is configured", "")
             yield Finding("channels", level, f"{name} {text}", fix)
 
 
-def _account_state(kind: ChannelKind, account: Account) -> tuple[Level, str, str]:
+def _account_state(kind: ChannelKind, account: Account) -> tuple[Severity, str, str]:
     """What can be seen without asking anybody. No text: nothing is wrong so far."""
     if not account.enabled:
         return "ok", "is switched off", ""
     if account.problem:
-        return "error", "cannot start", account.problem
+        return "critical", "cannot start", account.problem
     if isinstance(kind, ConfiguredKind):
         if missing := kind.missing_library():
-            return "error", "cannot start: its library is not installed", missing
+            return "critical", "cannot start: its library is not installed", missing
         if odd := kind.malformed_credentials(account):
-            return "warning", f"has a {' and a '.join(odd)} that does not look like one of {kind.label}", kind.hint
+            return "warn", f"has a {' and a '.join(odd)} that does not look like one of {kind.label}", kind.hint
     return "ok", "", ""
 
 
@@ -423,19 +390,19 @@ def _channel_accounts() -> dict[str, list[dict[str, Any]]] | None:
         return None  # Another check says so.
 
 
-def _account_told(accounts: list[dict[str, Any]], account_id: str) -> tuple[Level, str, str]:
+def _account_told(accounts: list[dict[str, Any]], account_id: str) -> tuple[Severity, str, str]:
     told = next((one for one in accounts if one.get("accountId") == account_id), None)
     if told is None:
-        return "warning", "is not known to the running Gateway", "openclaw gateway restart"
+        return "warn", "is not known to the running Gateway", "openclaw gateway restart"
     probe: dict[str, Any] = told.get("probe") or {}
     if told.get("connected") and probe.get("ok", True):
         return "ok", "is connected, and its server answers", ""
     why = str(probe.get("error") or told.get("lastError") or "no answer yet").splitlines()[0]
     fix = "openclaw channels login" if not told.get("configured", True) else "openclaw channels status --probe"
-    return "error", f"is not connected: {why}", fix
+    return "critical", f"is not connected: {why}", fix
 
 
-def _account_server(kind: ChannelKind, account: Account) -> tuple[Level, str, str]:
+def _account_server(kind: ChannelKind, account: Account) -> tuple[Severity, str, str]:
     server = kind.server(account) if isinstance(kind, ConfiguredKind) else None
     if server is None:
         return "ok", "is configured", ""
@@ -445,14 +412,14 @@ def _account_server(kind: ChannelKind, account: Account) -> tuple[Level, str, st
     except OSError as error:
         why = error.strerror or str(error) or "no answer"
         return (
-            "error",
+            "critical",
             f"is configured, and {host}:{port} cannot be reached: {why}",
             "check the address and the network",
         )
     return "ok", f"is configured, and {host}:{port} can be reached", ""
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check[Installation], ...] = (
     _configuration,
     _state_folder,
     _disk,
@@ -548,62 +515,69 @@ def _agreed(findings: list[Finding], args: argparse.Namespace) -> bool:
     return yes(f"Repair these {len(wrong)}?", usual=True)
 
 
-def doctor(args: argparse.Namespace) -> dict[str, Any]:
+class Diagnosis(NamedTuple):
+    state: Path
+    findings: list[Finding]
+    repaired: list[str] | None
+    """What ``--fix`` did, in sentences. None without it."""
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.severity != "critical" for finding in self.findings)
+
+    def view(self) -> dict[str, object]:
+        return {
+            "ok": self.ok,
+            "version": __version__,
+            "stateDir": str(self.state),
+            "configPath": paths.config_path(),
+            "findings": SHAPE.encode(self.findings),
+            **({"repaired": self.repaired} if self.repaired is not None else {}),
+        }
+
+
+def doctor(args: argparse.Namespace) -> Diagnosis:
     state = Path(paths.state_dir())
-    findings = _all_findings(state, args.deep)
+    findings = _examine(state, args.deep)
     repaired: list[str] = []
     if args.fix and state.is_dir() and _agreed(findings, args):
-        # The sentences are told here, so they need not be logged to the terminal too.
+        # The report lists the repairs, so they need not be logged to the terminal as well.
         logging.getLogger("openclaw").addHandler(logging.NullHandler())
         repaired = [sentence for repair in REPAIRS for sentence in repair(state)]
-        findings = _all_findings(state, args.deep)
-    shown = [{name: value for name, value in finding._asdict().items() if value} for finding in findings]
-    return {
-        "ok": all(finding.level != "error" for finding in findings),
-        "version": __version__,
-        "stateDir": str(state),
-        "configPath": paths.config_path(),
-        "findings": shown,
-        **({"repaired": repaired} if args.fix else {}),
-    }
+        findings = _examine(state, args.deep)
+    return Diagnosis(state, findings, repaired if args.fix else None)
 
 
-def _show(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    for sentence in found.get("repaired", ()):
+def _show(diagnosis: Diagnosis, args: argparse.Namespace) -> Iterator[str]:
+    for sentence in diagnosis.repaired or ():
         yield f"{paint('repaired', 'green')} {sentence}"
-    for finding in found["findings"]:
-        level = finding["level"]
-        yield f"{paint(f'{level:<8}', _COLOURS[level])}{finding['text']}"
-        if finding.get("fix"):
-            yield f"        → {finding['fix']}"
-    levels = [finding["level"] for finding in found["findings"]]
-    errors, warnings = levels.count("error"), levels.count("warning")
+    yield from finding_lines(diagnosis.findings, SHAPE.severities)
+    counts = count_severities(diagnosis.findings)
+    errors, warnings = counts["critical"], counts["warn"]
+    yield ""
     if not errors and not warnings:
-        yield ""
         yield "All is well."
         return
-    mended = sum(finding.get("repairable", False) for finding in found["findings"])
-    hint = f" `openclaw doctor --fix` repairs {mended} of them." if mended else ""
-    yield ""
+    repairable = sum(finding.repairable for finding in diagnosis.findings)
+    hint = f" `openclaw doctor --fix` repairs {repairable} of them." if repairable else ""
     yield f"{counted(errors, 'error', 'errors')}, {counted(warnings, 'warning', 'warnings')}.{hint}"
 
 
-def _all_findings(state: Path, deep: bool) -> list[Finding]:
-    there = Installation(state, read_file(), deep)
-    return [finding for check in CHECKS for finding in _findings(check, there)]
+def _examine(state: Path, deep: bool) -> list[Finding]:
+    return run_checks(CHECKS, Installation(state, read_file(), deep), partial(_unchecked, state))
 
 
-def _findings(check: Check, there: Installation) -> Iterator[Finding]:
-    """What a check finds. What it cannot look at, because a file is broken or closed, is a finding too."""
-    name, state = check.__name__.strip("_"), there.state
-    try:
-        yield from check(there)
-    except UserError as problem:
-        first = str(problem).splitlines()[0]
-        yield Finding(name, "warning", f"{name} was not checked: {first}", "mend what is named above first")
-    except OSError as problem:
-        text = f"{name} was not checked: {problem.filename or state}: {problem.strerror}"
-        yield Finding(name, "error", text, _reopen(state) if state.is_dir() else "look at its owner and its rights")
+def _unchecked(state: Path, check: Check[Installation], error: Exception) -> Finding | None:
+    """Report a broken or unreadable file as a finding. Other errors are defects and pass."""
+    name = getattr(check, "__name__", "check").strip("_")
+    if isinstance(error, UserError):
+        first = str(error).splitlines()[0]
+        return Finding(name, "warn", f"{name} was not checked: {first}", "mend what is named above first")
+    if isinstance(error, OSError):
+        text = f"{name} was not checked: {error.filename or state}: {error.strerror}"
+        fix = _reopen(state) if state.is_dir() else "look at its owner and its rights"
+        return Finding(name, "critical", text, fix)
+    return None
 
 
 COMMANDS = {
@@ -625,7 +599,8 @@ COMMANDS = {
             "file."
         ),
         show=_show,
-        failed=lambda found, args: not found["ok"],
+        view=Diagnosis.view,
+        failed=lambda diagnosis, args: not diagnosis.ok,
         example="openclaw doctor --fix",
     )
 }

@@ -21,7 +21,7 @@ from openclaw.clock import SystemClock
 from openclaw.storage.files.newer_state import Unreadable
 
 if TYPE_CHECKING:
-    from openclaw.gateway.offline import SharedReport
+    from openclaw.findings import Finding
 
 _METHODS = """
 status health agents.list models.list skills.status channels.status usage.cost outbox.list pairing.list
@@ -56,11 +56,11 @@ def read_folder(method: str, params: dict[str, Any], *, told: bool) -> dict[str,
     return reply
 
 
-def look_at_shared() -> SharedReport:
-    """What all Gateways of the installation share. Raises ``OSError`` or ``StorageRefused`` for the database."""
-    from openclaw.gateway.offline import report_shared
+def shared_findings() -> list[Finding]:
+    """Check what all Gateways of the installation share. Raises ``OSError`` or ``StorageRefused`` for the database."""
+    from openclaw.gateway.offline import check_shared
 
-    return asyncio.run(report_shared(paths.state_dir(), paths.config_path(), SystemClock(), os.environ))
+    return asyncio.run(check_shared(paths.state_dir(), paths.config_path(), SystemClock(), os.environ))
 
 
 def _answer(state: str, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -5,90 +5,86 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from openclaw import paths
 from openclaw.cli import gateway_target
 from openclaw.cli.command import JSON, Flag, Group, report
+from openclaw.cli.findings import finding_lines
 from openclaw.cli.terminal import paint
-from openclaw.security.audit import SEVERITIES, AuditReport, Severity, Subject, audit, by_severity, finding, subject_of
-from openclaw.security.file_checks import fix
+from openclaw.security.audit import SHAPE, AuditReport, ProbeResult, Subject, audit, finding, subject_of
+from openclaw.security.file_checks import Fixes, fix
 from openclaw.security.gateway_checks import Probe, ProbedGateway
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
-
-_COLOURS: dict[Severity, str] = {"critical": "red", "warn": "yellow", "info": "dim"}
 
 
-def run_audit(args: argparse.Namespace) -> dict[str, Any]:
-    """The report. With ``--fix`` it is beside what was repaired."""
+class Audit(NamedTuple):
+    report: AuditReport
+    fixes: Fixes | None
+    """What ``--fix`` changed. None without it."""
 
+    @property
+    def failed(self) -> bool:
+        return bool(self.report.summary()["critical"]) or (self.fixes is not None and not self.fixes.ok)
+
+    def view(self) -> dict[str, object]:
+        report = self.report.view()
+        return {"fix": msgspec.to_builtins(self.fixes), "report": report} if self.fixes is not None else report
+
+
+def run_audit(args: argparse.Namespace) -> Audit:
     def subject() -> Subject:
         return subject_of(paths.config_path(), paths.state_dir(), os.environ)
 
     fixes = fix(subject()) if args.fix else None
-    looked_at = subject()
-    found = audit(looked_at, int(time.time() * 1000))
-    shown = (_with_probe(looked_at, found) if args.deep else found).view()
-    return {"fix": msgspec.to_builtins(fixes), "report": shown} if fixes else shown
+    repaired = subject()
+    report = audit(repaired, int(time.time() * 1000))
+    return Audit(_with_probe(repaired, report) if args.deep else report, fixes)
 
 
 def _with_probe(subject: Subject, report: AuditReport) -> AuditReport:
     target = gateway_target.resolve()
     if target.local and gateway_target.running_gateway() is None:
-        # Whatever listens on its port in its place must not be given the secret.
+        # Another program may listen on the port. It must not get the secret.
         missing = finding("gateway.probe_failed", "no Gateway of this state folder runs", "openclaw gateway start")
-        seen = {"gateway": {"attempted": False, "url": target.url, "ok": False, "error": missing.detail}}
-        return msgspec.structs.replace(report, findings=by_severity([*report.findings, missing]), deep=seen)
-    place = ProbedGateway(host=target.host, port=target.port, tls=target.tls, local=target.local, secret=target.secret)
-    probe = Probe(subject, place)
+        return report.with_probe(ProbeResult(target.url, attempted=False, ok=False, error=missing.text), [missing])
+    gateway = ProbedGateway(
+        host=target.host, port=target.port, tls=target.tls, local=target.local, secret=target.secret
+    )
+    probe = Probe(subject, gateway)
     asyncio.run(probe.run())
-    found = by_severity([*report.findings, *probe.findings])
-    return msgspec.structs.replace(report, findings=found, deep=probe.view())
+    return report.with_probe(probe.result(), probe.findings)
 
 
-def _show(shown: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    report = shown.get("report", shown)
+def _show(audited: Audit, args: argparse.Namespace) -> Iterator[str]:
+    report = audited.report
     yield paint("OpenClaw security audit", "bold")
-    yield f"Summary: {' · '.join(f'{count} {severity}' for severity, count in report['summary'].items())}"
+    yield f"Summary: {' · '.join(f'{count} {severity}' for severity, count in report.summary().items())}"
     if not args.deep:
         yield "The running Gateway was not tried: openclaw security audit --deep"
-    if args.fix:
-        yield from _fix_lines(shown["fix"])
+    if audited.fixes is not None:
+        yield from _fix_lines(audited.fixes)
     else:
         yield "Repair what is safe to repair: openclaw security audit --fix"
-    for severity in SEVERITIES:
-        found = [one for one in report["findings"] if one["severity"] == severity]
-        if found:
-            yield ""
-            yield paint(severity.upper(), _COLOURS[severity])
-        for one in found:
-            yield f"{paint(one['checkId'], 'bold')} {one['title']}"
-            yield from (f"  {line}" for line in one["detail"].splitlines())
-            if one.get("remediation"):
-                yield f"  → {one['remediation']}"
-    for check in (report.get("deep") or {}).get("gateway", {}).get("checks", ()):
-        state = {True: "held", False: "FAILED", None: "unknown"}[check["ok"]]
-        yield f"probe {check['check']}: {state} ({check['detail']})"
+    yield from finding_lines(report.findings, SHAPE.severities)
+    for check in report.probe.checks if report.probe is not None else ():
+        state = {True: "held", False: "FAILED", None: "unknown"}[check.ok]
+        yield f"probe {check.check}: {state} ({check.detail})"
 
 
-def _fix_lines(fixes: dict[str, Any]) -> list[str]:
-    closed = [action for action in fixes["actions"] if action["ok"]]
-    lines = [f"changed: {change}" for change in fixes["changes"]]
-    lines += [f"changed: {action['mode']:03o} {action['path']}" for action in closed[:20]]
-    if len(closed) > 20 or fixes["moreActions"]:
-        lines.append(f"changed: the modes of {len(closed) - 20 + fixes['moreActions']} more files")
-    lines += [f"not changed: {error}" for error in fixes["errors"]]
+def _fix_lines(fixes: Fixes) -> list[str]:
+    closed = [action for action in fixes.actions if action.ok]
+    lines = [f"changed: {change}" for change in fixes.changes]
+    lines += [f"changed: {action.mode:03o} {action.path}" for action in closed[:20]]
+    if len(closed) > 20 or fixes.more_actions:
+        lines.append(f"changed: the modes of {len(closed) - 20 + fixes.more_actions} more files")
+    lines += [f"not changed: {error}" for error in fixes.errors]
     return lines or ["Nothing needed to be changed."]
-
-
-def _failed(shown: dict[str, Any], args: argparse.Namespace) -> bool:
-    return bool(shown.get("report", shown)["summary"]["critical"]) or not shown.get("fix", {"ok": True})["ok"]
 
 
 COMMANDS = {
@@ -110,7 +106,8 @@ COMMANDS = {
                     "or a repair failed."
                 ),
                 show=_show,
-                failed=_failed,
+                view=Audit.view,
+                failed=lambda audited, args: audited.failed,
                 example="openclaw security audit\n  openclaw security audit --deep --json\n"
                 "  openclaw security audit --fix",
             )

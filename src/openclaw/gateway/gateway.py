@@ -361,7 +361,7 @@ class Gateway:
 
     async def _look_at_state(self) -> None:
         for problem in await asyncio.to_thread(self.state_watch.look):
-            self.repairs.note(problem)
+            self.repairs.note(problem.text)
 
     async def _update_search(self) -> None:
         await self.search.update(self.transcript_folders())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_config, default_agent_id, heartbeat_config, heartbeat_ms
+from openclaw.findings import Finding
 from openclaw.gateway.channels import by_channel, summary_of
 from openclaw.gateway.session_views import most_recent
 from openclaw.scheduler.heartbeat import PROMPT
@@ -78,6 +79,17 @@ def _log_failure(task: asyncio.Task[dict[str, Any]]) -> None:
         log.error("health could not be computed: %s", error, exc_info=error)
 
 
+def problems_view(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the keys of the health object that say what is wrong. Only a critical finding makes it unhealthy."""
+    critical = [finding.text for finding in findings if finding.severity == "critical"]
+    waits = [finding.text for finding in findings if finding.code == "waitsForStorage"]
+    return {
+        "ok": not critical,
+        **({"problem": "; ".join(critical)} if critical else {}),
+        **({"waitsForStorage": waits} if waits else {}),
+    }
+
+
 async def build_health(gateway: Gateway) -> dict[str, Any]:
     config = gateway.runtime.config.current
     began, now = gateway.runtime.clock.monotonic(), gateway.runtime.clock.now_ms()
@@ -94,11 +106,9 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         agent["sessions"] = await session_summary(gateway, agent_id, now)
         agents.append(agent)
     sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
-    problems, waits = gateway.state_watch.problems, gateway.runs.storage_problems()
+    waits = [Finding("waitsForStorage", "warn", text) for text in gateway.runs.storage_problems()]
     return {
-        "ok": not problems,
-        **({"problem": "; ".join(problems)} if problems else {}),
-        **({"waitsForStorage": waits} if waits else {}),
+        **problems_view([*gateway.state_watch.problems, *waits]),
         "ts": now,
         "durationMs": int((gateway.runtime.clock.monotonic() - began) * 1000),
         "channels": {name: summary_of([one.status.view() for one in accounts]) for name, accounts in channels.items()},

@@ -1,7 +1,7 @@
 """What commands learn from the stores without a running Gateway.
 
-``answer_offline`` answers one call: the stores are opened, nothing listens and nothing runs. ``report_shared`` counts
-what all Gateways of an installation share, whether one runs or not; ``openclaw doctor`` shows it.
+``answer_offline`` answers one call: the stores are opened, nothing listens and nothing runs. ``check_shared``
+checks what all Gateways of an installation share, whether one runs or not, for ``openclaw doctor``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from openclaw import __version__
 from openclaw.clock import Clock
 from openclaw.config.load import read_config
 from openclaw.config.store import ConfigStore
+from openclaw.findings import Finding
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.http.rpc import NdjsonSink
@@ -26,7 +27,8 @@ from openclaw.rights import ADMIN
 from openclaw.scheduler.jobs import JobError, JobStore, jobs_place
 from openclaw.storage.files.newer_state import check_generation
 from openclaw.storage.files.session_store import sessions_folders
-from openclaw.storage.inspection import DatabaseFacts, open_for_inspection
+from openclaw.storage.inspection import MOST_COUNTED, DatabaseFacts, open_for_inspection
+from openclaw.text import counted
 from openclaw.tools.exec.approvals import ApprovalRules, BadRules
 
 
@@ -60,51 +62,54 @@ async def answer_offline(
         await close_gateway(gateway)
 
 
-class SharedReport(msgspec.Struct, kw_only=True):
-    """What all Gateways of an installation share, in numbers, and what of it cannot be read."""
+async def check_shared(state_dir: str, config_path: str, clock: Clock, environ: Mapping[str, str]) -> list[Finding]:
+    """Check people, devices, rules and jobs with the stores of the Gateway, and change nothing.
 
-    database: DatabaseFacts | None
-    """None with files."""
-    people: int = 0
-    """Those who were let in by pairing."""
-    people_waiting: int = 0
-    devices: int = 0
-    devices_waiting: int = 0
-    rules: int = 0
-    jobs: int = 0
-    active_jobs: int = 0
-    damaged: list[str] = []
-    """Lists of people and devices that the Gateway would set aside."""
-    bad_rules: str = ""
-    bad_jobs: str = ""
-
-
-async def report_shared(state_dir: str, config_path: str, clock: Clock, environ: Mapping[str, str]) -> SharedReport:
-    """Reads people, devices, rules and jobs with the stores of the Gateway, and changes nothing.
-
-    Raises ``OSError`` when the database cannot be reached, and ``StorageRefused``.
+    Raises ``OSError`` if the database cannot be reached, and ``StorageRefused``.
     """
     config = read_config(config_path, environ).config
     async with open_for_inspection(state_dir, config, environ) as opened:
-        documents, report = opened.documents, SharedReport(database=opened.database)
+        documents = opened.documents
+        findings = _database_findings(opened.database) if opened.database is not None else []
         pairing, devices = PairingStore(documents, clock), Devices(documents, clock)
-        report.people = sum(map(len, (await pairing.let_in()).values()))
-        report.people_waiting = len(await pairing.pending())
+        people = sum(map(len, (await pairing.let_in()).values()))
+        people_waiting = len(await pairing.pending())
         await devices.load()
         listed = devices.listing()
-        report.devices, report.devices_waiting = len(listed["paired"]), len(listed["pending"])
-        report.damaged = [documents.place(name) for name in documents.damaged]
+        text = f"{counted(people, 'person was', 'people were')} let in by pairing, {people_waiting} wait; "
+        text += f"{counted(len(listed['paired']), 'device is', 'devices are')} paired, {len(listed['pending'])} wait"
+        findings.append(Finding("pairing", "ok", text))
+        for name in documents.damaged:
+            text = f"{documents.place(name)} cannot be read. The Gateway will set it aside, and those whom it names "
+            text += "must pair again"
+            findings.append(Finding("pairing", "critical", text, "mend it, or put a backup in its place"))
         try:
             rules = (await ApprovalRules(documents, clock).snapshot()).file
-            report.rules = sum(len(one.allowlist) for one in (rules.defaults, *rules.agents.values()))
+            count = sum(len(agent.allowlist) for agent in (rules.defaults, *rules.agents.values()))
+            findings.append(Finding("rules", "ok", f"{counted(count, 'rule allows', 'rules allow')} commands"))
         except BadRules as bad:
-            report.bad_rules = str(bad)
-        place = jobs_place(documents, config.cron.store)
-        jobs = JobStore(place.documents, place.jobs, clock)
+            findings.append(Finding("rules", "critical", f"no command runs: {bad}", "mend it, or remove it"))
+        location = jobs_place(documents, config.cron.store)
+        jobs = JobStore(location.documents, location.jobs, clock)
         try:
             await jobs.refresh()
-            report.jobs = len(jobs.jobs)
-            report.active_jobs = sum(job.get("enabled", True) is True for job in jobs.jobs.values())
+            active = sum(job.get("enabled", True) is True for job in jobs.jobs.values())
+            text = f"{counted(len(jobs.jobs), 'job is', 'jobs are')} scheduled, {active} of them switched on"
+            findings.append(Finding("cron", "ok", text))
         except JobError as bad:
-            report.bad_jobs = str(bad)
-        return report
+            fix = "mend it, or put a backup in its place"
+            findings.append(Finding("cron", "critical", f"no job runs: {bad}", fix))
+        return findings
+
+
+def _database_findings(facts: DatabaseFacts) -> list[Finding]:
+    def number(count: int, singular: str, plural: str) -> str:
+        return counted(count, singular, plural) if count < MOST_COUNTED else f"{MOST_COUNTED} or more {plural}"
+
+    later = "" if facts.has_tables else "; the first start of the Gateway makes its tables"
+    messages = number(facts.messages, "message is", "messages are")
+    return [
+        Finding("storage", "ok", f"{facts.place} answers (PostgreSQL {facts.server}){later}"),
+        Finding("sessions", "ok", f"{number(facts.sessions, 'session is', 'sessions are')} listed"),
+        Finding("ledger", "ok", f"{messages} in the ledger, {facts.unfinished} unfinished"),
+    ]

@@ -25,7 +25,8 @@ from openclaw.config.agents import (
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import SandboxDocker, SandboxPrune
 from openclaw.config.schema.tools import ExecConfig
-from openclaw.security.audit import ALLOWED, PAIRINGS, AuditFinding, Subject, finding
+from openclaw.findings import Finding
+from openclaw.security.audit import ALLOWED, PAIRINGS, Subject, finding
 from openclaw.tools.exec.allowlist import SAFE_USES
 from openclaw.tools.exec.approvals import RULES_FILE
 from openclaw.tools.exec.binding import Program, names, runs_others
@@ -118,14 +119,14 @@ def open_doors(values: dict[str, Any]) -> list[str]:
     return found + sorted({door.group_path for door in doors(values) if door.groups_open})
 
 
-def shared_checks(subject: Subject) -> Iterator[AuditFinding]:
+def shared_checks(subject: Subject) -> Iterator[Finding]:
     if subject.shared.unreachable:
         detail = "who was let in by pairing and the rules for commands are in the database (storage.url), and it "
         detail += f"cannot be read: {subject.shared.unreachable}"
         yield finding("storage.unreachable", detail, "start the database server, or mend storage.url; then look again")
 
 
-def policy_checks(subject: Subject) -> Iterator[AuditFinding]:
+def policy_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     told: set[str] = set()
     for door in doors(subject.snapshot.resolved):
@@ -172,7 +173,7 @@ def _paired(subject: Subject, channel: str) -> list[str]:
     return _list(stored.get("allowFrom")) if isinstance(stored, dict) else []
 
 
-def command_checks(subject: Subject) -> Iterator[AuditFinding]:
+def command_checks(subject: Subject) -> Iterator[Finding]:
     commands = subject.snapshot.config.commands
     owners = [str(entry) for entry in commands.owner_allow_from]
     if any(entry.split(":")[-1].strip() == "*" for entry in owners):
@@ -188,7 +189,7 @@ def command_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("commands.use_access_groups_off", detail, fix)
 
 
-def elevated_checks(subject: Subject) -> Iterator[AuditFinding]:
+def elevated_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     sections = [config.tools.elevated]
     sections += [agent.tools.elevated for agent in config.agents.list if agent.tools and agent.tools.elevated]
@@ -215,7 +216,7 @@ def elevated_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("security.exposure.open_groups_with_elevated", detail, fix)
 
 
-def exposure_checks(subject: Subject) -> Iterator[AuditFinding]:
+def exposure_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     entrances = open_doors(subject.snapshot.resolved)
     risky = {agent: tools for agent in agent_ids(config) if (tools := risky_tools(config, agent))}
@@ -227,7 +228,7 @@ def exposure_checks(subject: Subject) -> Iterator[AuditFinding]:
     yield finding("summary.attack_surface", _surface(subject, config))
 
 
-def visibility_checks(subject: Subject) -> Iterator[AuditFinding]:
+def visibility_checks(subject: Subject) -> Iterator[Finding]:
     """The session tools read conversations of the same agent, also when somebody else than the owner asks."""
     config = subject.snapshot.config
     reach = config.tools.sessions.visibility or "all"
@@ -298,7 +299,7 @@ def _exec_of(config: Config, agent_id: str) -> ExecConfig:
     return agent.tools.exec if agent and agent.tools.exec else config.tools.exec
 
 
-def exec_checks(subject: Subject) -> Iterator[AuditFinding]:
+def exec_checks(subject: Subject) -> Iterator[Finding]:
     config, rules = subject.snapshot.config, _Rules(subject)
     yield from rules.problems()
     free: list[str] = []
@@ -349,7 +350,7 @@ class _Rules:
         found["defaults"] = self._file.get("defaults")
         return {name: rules for name, rules in found.items() if isinstance(rules, dict)}
 
-    def problems(self) -> Iterator[AuditFinding]:
+    def problems(self) -> Iterator[Finding]:
         if self._problem:
             fix = "mend or remove it; until then no command runs"
             yield finding("tools.exec.rules_unreadable", f"{self._path}: {self._problem}", fix)
@@ -378,7 +379,7 @@ def allows_everything(pattern: str) -> bool:
     return name in _WRITES_ANYTHING or runs_others(Program(pattern, pattern, (name,)))
 
 
-def file_tool_checks(subject: Subject) -> Iterator[AuditFinding]:
+def file_tool_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     sections = {"tools.fs": config.tools.fs}
     sections |= {f"agents.list[{i}].tools.fs": a.tools.fs for i, a in enumerate(config.agents.list) if a.tools.fs}
@@ -388,7 +389,7 @@ def file_tool_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("tools.fs.workspace_only_off", detail, f"openclaw config unset {free[0]}.workspaceOnly")
 
 
-def extension_checks(subject: Subject) -> Iterator[AuditFinding]:
+def extension_checks(subject: Subject) -> Iterator[Finding]:
     plugins = subject.snapshot.config.plugins
     paths = plugins.load.get("paths")
     if plugins.enabled and isinstance(paths, list) and paths and not plugins.allow:
@@ -397,7 +398,7 @@ def extension_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("plugins.extensions_no_allowlist", detail, fix)
 
 
-def mcp_checks(subject: Subject) -> Iterator[AuditFinding]:
+def mcp_checks(subject: Subject) -> Iterator[Finding]:
     servers = subject.snapshot.config.mcp.servers
     free = [name for name, one in servers.items() if one.enabled and one.sessions == "all" and one.ask == "off"]
     if free:
@@ -406,7 +407,7 @@ def mcp_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("mcp.open_to_all", detail, fix)
 
 
-def model_checks(subject: Subject) -> Iterator[AuditFinding]:
+def model_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     used: dict[str, list[str]] = {}
     for agent_id in agent_ids(config):
@@ -439,7 +440,7 @@ def _billions(model: str) -> float | None:
     return max(sizes) if sizes else None
 
 
-def sandbox_checks(subject: Subject) -> Iterator[AuditFinding]:
+def sandbox_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     wanted = {agent: sandbox_config(config, agent) for agent in agent_ids(config)}
     on = [agent for agent, settings in wanted.items() if settings.mode != "off"]

@@ -8,17 +8,15 @@ shows an example of each.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from openclaw.config.load import Snapshot, read_config
+from openclaw.findings import SEVERITIES, Finding, JsonShape, Severity, count_severities, run_checks, worst_first
 
-Severity: TypeAlias = Literal["critical", "warn", "info"]
-SEVERITIES: tuple[Severity, ...] = ("critical", "warn", "info")
 PAIRINGS, ALLOWED = "credentials/", "-allowFrom.json"
 """How the names of the lists of paired people begin and end, around that of the channel."""
 MOST_LISTS = 200
@@ -142,15 +140,6 @@ RULES: dict[str, AuditRule] = {
 """Check id → severity and title. ``<channel>`` stands for the id of a channel."""
 
 
-class AuditFinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    check_id: str
-    severity: Severity
-    title: str
-    detail: str
-    remediation: str = ""
-    """What a person can do. Empty where nothing needs to be done."""
-
-
 class SharedFiles(msgspec.Struct, frozen=True):
     """What the audit reads of the documents that all Gateways of an installation share."""
 
@@ -173,35 +162,58 @@ class Subject(msgspec.Struct, frozen=True):
     """It is read by ``audit``."""
 
 
-class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    ts: int
-    findings: list[AuditFinding]
-    deep: dict[str, Any] | None = None
+class ProbeCheck(msgspec.Struct, frozen=True):
+    check: str
+    ok: bool | None
+    """None if it could not be tried."""
+    detail: str
+
+
+class ProbeResult(msgspec.Struct, frozen=True):
     """What the probe of the running Gateway saw."""
 
-    def view(self) -> dict[str, Any]:
-        """The report as ``--json`` prints it."""
-        found = msgspec.to_builtins(self.findings)
-        shown: dict[str, Any] = {"ts": self.ts, "summary": self.summary(), "findings": found}
-        return {**shown, "deep": self.deep} if self.deep is not None else shown
+    url: str
+    attempted: bool
+    ok: bool
+    error: str = ""
+    checks: list[ProbeCheck] = []
+
+    def view(self) -> dict[str, object]:
+        view: dict[str, object] = {"attempted": self.attempted, "url": self.url, "ok": self.ok}
+        view |= {"error": self.error} if self.error else {}
+        return view | ({"checks": msgspec.to_builtins(self.checks)} if self.attempted else {})
+
+
+SHAPE = JsonShape(
+    {"code": "checkId", "severity": "severity", "title": "title", "text": "detail", "fix": "remediation"},
+    {severity: severity for severity in SEVERITIES},
+)
+"""The shape of findings in the original's audit."""
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    ts: int
+    findings: list[Finding]
+    probe: ProbeResult | None = None
+
+    def view(self) -> dict[str, object]:
+        """Return the report as ``--json`` prints it."""
+        view: dict[str, object] = {"ts": self.ts, "summary": self.summary(), "findings": SHAPE.encode(self.findings)}
+        return {**view, "deep": {"gateway": self.probe.view()}} if self.probe is not None else view
 
     def summary(self) -> dict[Severity, int]:
-        count = Counter(finding.severity for finding in self.findings)
-        return {severity: count[severity] for severity in SEVERITIES}
+        counts = count_severities(self.findings)
+        del counts["ok"]  # The audit reports problems only.
+        return counts
+
+    def with_probe(self, probe: ProbeResult, findings: list[Finding]) -> AuditReport:
+        return msgspec.structs.replace(self, findings=worst_first([*self.findings, *findings]), probe=probe)
 
 
-def finding(
-    rule: str, detail: str, fix: str = "", *, channel: str = "", severity: Severity | None = None
-) -> AuditFinding:
-    """A finding of the table. ``severity`` is given where the circumstances change it."""
+def finding(rule: str, detail: str, fix: str = "", *, channel: str = "", severity: Severity | None = None) -> Finding:
+    """Return a finding of the table. ``severity`` overrides the rule's own where the circumstances change it."""
     usual, title = RULES[rule]
-    return AuditFinding(
-        check_id=rule.replace("<channel>", channel),
-        severity=severity or usual,
-        title=title,
-        detail=detail,
-        remediation=fix,
-    )
+    return Finding(rule.replace("<channel>", channel), severity or usual, detail, fix, title)
 
 
 def subject_of(config_path: str, state: str, environ: Mapping[str, str]) -> Subject:
@@ -209,14 +221,13 @@ def subject_of(config_path: str, state: str, environ: Mapping[str, str]) -> Subj
 
 
 def audit(subject: Subject, now_ms: int) -> AuditReport:
-    """Runs every check that needs no running Gateway. Blocking."""
+    """Run every check that needs no running Gateway. Blocking."""
     from openclaw.security import access_checks, file_checks, gateway_checks
 
     subject = msgspec.structs.replace(subject, shared=asyncio.run(_shared_files(subject)))
     modules = (gateway_checks, access_checks, file_checks)
     checks = [check for module in modules for check in module.CHECKS]
-    found = [one for check in checks for one in check(subject)]
-    return AuditReport(ts=now_ms, findings=by_severity(found))
+    return AuditReport(ts=now_ms, findings=worst_first(run_checks(checks, subject)))
 
 
 async def _shared_files(subject: Subject) -> SharedFiles:
@@ -243,8 +254,3 @@ async def _shared_files(subject: Subject) -> SharedFiles:
             return SharedFiles(documents.place(""), found, unreadable)
     except (OSError, StorageRefused) as error:
         return SharedFiles(unreachable=getattr(error, "strerror", None) or str(error))
-
-
-def by_severity(found: list[AuditFinding]) -> list[AuditFinding]:
-    """The worst come first; those of one severity stay in their order."""
-    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,9 +19,10 @@ from openclaw.config.agents import agent_ids, workspace_dir
 from openclaw.config.keypath import KeyPathError
 from openclaw.config.store import ConfigStore
 from openclaw.config.validate import ConfigError, ConfigInvalid
+from openclaw.findings import Finding
 from openclaw.paths import tls_files
 from openclaw.security.access_checks import doors
-from openclaw.security.audit import RULES, AuditFinding, Subject, finding
+from openclaw.security.audit import RULES, Subject, finding
 from openclaw.storage.files.check import Narrowed, narrow
 
 OTHERS_WRITE = 0o022
@@ -87,7 +88,7 @@ def entries(state: Path) -> Iterator[StateFile]:
                     pending.append(entry.path)
 
 
-def state_folder_checks(subject: Subject) -> Iterator[AuditFinding]:
+def state_folder_checks(subject: Subject) -> Iterator[Finding]:
     state = entry_of(subject.state)
     if state is None:
         return
@@ -121,7 +122,7 @@ def state_folder_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("fs.synced_dir", detail, "set OPENCLAW_STATE_DIR to a folder that is not synchronised")
 
 
-def config_file_checks(subject: Subject) -> Iterator[AuditFinding]:
+def config_file_checks(subject: Subject) -> Iterator[Finding]:
     files = [("fs.config", subject.snapshot.path), *(("fs.config_include", f) for f in subject.snapshot.includes)]
     for rule, path in files:
         entry = entry_of(path)
@@ -140,7 +141,7 @@ def config_file_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield from _modes(rule, entry)
 
 
-def _modes(rule: str, entry: StateFile) -> Iterator[AuditFinding]:
+def _modes(rule: str, entry: StateFile) -> Iterator[Finding]:
     fix = f"chmod 600 {entry.path}"
     if entry.mode & OTHERS_WRITE:
         yield finding(f"{rule}.perms_writable", entry.shown(), fix)
@@ -170,7 +171,7 @@ def kind_of(path: Path, state: Path) -> str:
     return "transcripts" if ".jsonl" in path.name else "state_file"
 
 
-def state_file_checks(subject: Subject) -> Iterator[AuditFinding]:
+def state_file_checks(subject: Subject) -> Iterator[Finding]:
     """Looks at every file in the state folder. Files of one kind are one finding."""
     found: dict[str, list[StateFile]] = {}
     config, state = subject.snapshot.config, subject.state
@@ -222,14 +223,14 @@ def _secret_files(subject: Subject) -> Iterator[str]:
             pending += value
 
 
-def named_file_checks(subject: Subject) -> Iterator[AuditFinding]:
+def named_file_checks(subject: Subject) -> Iterator[Finding]:
     for rule, path in named_files(subject):
         entry = entry_of(os.path.realpath(path))
         if entry and entry.mode & (OTHERS_READ | OTHERS_WRITE):
             yield finding(rule, entry.shown(), f"chmod 600 {entry.path}")
 
 
-def workspace_checks(subject: Subject) -> Iterator[AuditFinding]:
+def workspace_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     for agent in agent_ids(config):
         workspace = workspace_dir(config, subject.state, agent)
@@ -250,7 +251,7 @@ def workspace_checks(subject: Subject) -> Iterator[AuditFinding]:
             yield finding("fs.workspace.symlink", detail, fix)
 
 
-def code_checks(subject: Subject) -> Iterator[AuditFinding]:
+def code_checks(subject: Subject) -> Iterator[Finding]:
     """Extensions and skill folders: who can change them has the Gateway, or the agent."""
     config = subject.snapshot.config
     named = config.plugins.load.get("paths")
@@ -270,6 +271,17 @@ CHECKS = (state_folder_checks, config_file_checks, state_file_checks, named_file
 # Repairs
 
 
+class ModeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The mode of one file, changed or not."""
+
+    kind: Literal["chmod"]
+    path: str
+    ok: bool
+    mode: int | msgspec.UnsetType = msgspec.UNSET
+    skipped: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class Fixes(msgspec.Struct, kw_only=True, rename="camel"):
     """What was changed, in the shape of the original."""
 
@@ -278,7 +290,7 @@ class Fixes(msgspec.Struct, kw_only=True, rename="camel"):
     config_path: str = ""
     config_written: bool = False
     changes: list[str] = []
-    actions: list[dict[str, Any]] = []
+    actions: list[ModeChange] = []
     more_actions: int = 0
     """Changed files that are counted and not listed."""
     errors: list[str] = []
@@ -317,7 +329,9 @@ def _fix_config(subject: Subject, done: Fixes) -> None:
 
 def _fix_modes(subject: Subject, done: Fixes) -> None:
     narrowed = narrow(str(subject.state)) if subject.state.is_dir() else Narrowed()
-    done.actions += [_action(change.path, mode=change.after, ok=True) for change in narrowed.changes]
+    done.actions += [
+        ModeChange(kind="chmod", path=change.path, ok=True, mode=change.after) for change in narrowed.changes
+    ]
     done.more_actions = narrowed.count - len(narrowed.changes)
     done.errors += narrowed.failed
     for path in (Path(subject.snapshot.path), *map(Path, subject.snapshot.includes)):
@@ -332,7 +346,7 @@ def _close(path: Path, done: Fixes) -> None:
     if entry is None or not entry.mode & OTHERS:
         return
     if entry.is_link:
-        done.actions.append(_action(str(path), skipped="symlink"))
+        done.actions.append(ModeChange(kind="chmod", path=str(path), ok=False, skipped="symlink"))
         return
     try:
         # The descriptor is of this very file, even if somebody puts a link in its place meanwhile.
@@ -344,10 +358,6 @@ def _close(path: Path, done: Fixes) -> None:
             os.close(handle)
     except OSError as error:
         done.errors.append(f"{path}: {error.strerror}")
-        done.actions.append(_action(str(path), error=str(error.strerror)))
+        done.actions.append(ModeChange(kind="chmod", path=str(path), ok=False, error=str(error.strerror)))
     else:
-        done.actions.append(_action(str(path), mode=mode, ok=True))
-
-
-def _action(path: str, **outcome: Any) -> dict[str, Any]:
-    return {"kind": "chmod", "path": path, "ok": False, **outcome}
+        done.actions.append(ModeChange(kind="chmod", path=str(path), ok=True, mode=mode))

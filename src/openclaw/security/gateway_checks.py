@@ -24,7 +24,8 @@ from openclaw import __version__
 from openclaw.config.keypath import format_path
 from openclaw.config.schema import Config
 from openclaw.config.secrets import secret_values
-from openclaw.security.audit import AuditFinding, Subject, finding
+from openclaw.findings import Finding
+from openclaw.security.audit import ProbeCheck, ProbeResult, Subject, finding
 
 MIN_TOKEN = 24
 MIN_PASSWORD = 12
@@ -74,7 +75,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def secret_checks(subject: Subject) -> Iterator[AuditFinding]:
+def secret_checks(subject: Subject) -> Iterator[Finding]:
     config = subject.snapshot.config
     secret, exposed = shared_secret(subject), is_exposed(config)
     # On loopback the next start writes a token, unless another mode is asked for.
@@ -107,7 +108,7 @@ def _referenced(subject: Subject, key: str) -> bool:
     return isinstance(auth, dict) and "${" in str(auth.get(key))
 
 
-def network_checks(subject: Subject) -> Iterator[AuditFinding]:
+def network_checks(subject: Subject) -> Iterator[Finding]:
     gateway = subject.snapshot.config.gateway
     if is_exposed(subject.snapshot.config) and not gateway.tls.enabled:
         detail = f'gateway.bind is "{gateway.bind}" and gateway.tls.enabled is false; the secret and every word can be '
@@ -150,7 +151,7 @@ def _host(origin: str) -> str:
         return ""
 
 
-def control_ui_checks(subject: Subject) -> Iterator[AuditFinding]:
+def control_ui_checks(subject: Subject) -> Iterator[Finding]:
     control_ui = subject.snapshot.config.gateway.control_ui
     if control_ui.allow_insecure_auth:
         detail = "gateway.controlUi.allowInsecureAuth is true: the shared secret alone is enough for a browser"
@@ -167,7 +168,7 @@ def control_ui_checks(subject: Subject) -> Iterator[AuditFinding]:
     yield from _browser_checks(subject)
 
 
-def _browser_checks(subject: Subject) -> Iterator[AuditFinding]:
+def _browser_checks(subject: Subject) -> Iterator[Finding]:
     browser = subject.snapshot.config.browser
     addresses = {"browser.cdpUrl": browser.cdp_url or ""}
     addresses |= {f"browser.profiles.{name}.cdpUrl": one.cdp_url or "" for name, one in browser.profiles.items()}
@@ -199,7 +200,7 @@ def _browser_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("browser.groups", detail, "openclaw config unset browser.allowInGroups")
 
 
-def config_checks(subject: Subject) -> Iterator[AuditFinding]:
+def config_checks(subject: Subject) -> Iterator[Finding]:
     snapshot = subject.snapshot
     for issue in snapshot.issues[:MAX_NAMED]:
         yield finding("config.invalid", str(issue), f"mend it in {snapshot.path}; openclaw config validate")
@@ -221,7 +222,7 @@ def config_checks(subject: Subject) -> Iterator[AuditFinding]:
         yield finding("logging.redact_patterns", detail, "openclaw config unset logging.redactPatterns")
 
 
-def hooks_checks(subject: Subject) -> Iterator[AuditFinding]:
+def hooks_checks(subject: Subject) -> Iterator[Finding]:
     hooks = subject.snapshot.config.hooks
     if not hooks.enabled:
         return
@@ -284,26 +285,27 @@ class ProbedGateway(msgspec.Struct, frozen=True, kw_only=True):
 class Probe:
     """One examination. ``findings`` and ``checks`` are filled while it goes on."""
 
-    def __init__(self, subject: Subject, place: ProbedGateway) -> None:
+    def __init__(self, subject: Subject, target: ProbedGateway) -> None:
         self._subject = subject
-        self._place = place
-        self.findings: list[AuditFinding] = []
-        self.checks: list[dict[str, Any]] = []
+        self._target = target
+        self.findings: list[Finding] = []
+        self.checks: list[ProbeCheck] = []
         self.error = ""
 
-    def view(self) -> dict[str, Any]:
-        gateway: dict[str, Any] = {"attempted": True, "url": self._place.url("ws"), "ok": not self.error}
-        return {"gateway": {**gateway, **({"error": self.error} if self.error else {}), "checks": self.checks}}
+    def result(self) -> ProbeResult:
+        return ProbeResult(
+            self._target.url("ws"), attempted=True, ok=not self.error, error=self.error, checks=self.checks
+        )
 
     async def run(self) -> None:
         try:
-            refused = await self._connect(self._place.secret)
+            refused = await self._connect(self._target.secret)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             refused = str(error) or type(error).__name__
         if refused:
             self.error = refused
             fix = "openclaw gateway status, then openclaw security audit --deep again"
-            self.findings.append(finding("gateway.probe_failed", f"{self._place.url('ws')}: {refused}", fix))
+            self.findings.append(finding("gateway.probe_failed", f"{self._target.url('ws')}: {refused}", fix))
             return
         for check in (self._without_secret, self._foreign_page, self._guessing, self._reach):
             try:
@@ -315,7 +317,7 @@ class Probe:
         open_ = [] if await self._connect("") else ["the WebSocket"]
         async with self._session() as session:
             for method, path in CLOSED_PATHS:
-                async with session.request(method, self._place.url("http") + path, json={}, ssl=_ssl()) as answer:
+                async with session.request(method, self._target.url("http") + path, json={}, ssl=_ssl()) as answer:
                     if answer.status < 400:
                         open_.append(f"{method} {path}")
         self._note("without_secret", not open_, ", ".join(open_) or "everything asks for the secret")
@@ -325,7 +327,7 @@ class Probe:
 
     async def _foreign_page(self) -> None:
         """A page of another site that has even learnt the secret."""
-        refused = await self._connect(self._place.secret, origin=FOREIGN_ORIGIN)
+        refused = await self._connect(self._target.secret, origin=FOREIGN_ORIGIN)
         self._note("foreign_origin", bool(refused), refused or "let in")
         if not refused:
             detail = f"a WebSocket with Origin {FOREIGN_ORIGIN} was let in"
@@ -333,14 +335,14 @@ class Probe:
 
     async def _guessing(self) -> None:
         limit = self._subject.snapshot.config.gateway.auth.rate_limit.max_attempts
-        if not self._place.local or not is_loopback(self._place.host) or limit > MAX_GUESSES:
+        if not self._target.local or not is_loopback(self._target.host) or limit > MAX_GUESSES:
             self._note("guessing", None, "not tried: it would lock this machine out, or the limit is too high to reach")
             return
         statuses: list[int] = []
         async with self._session() as session:
             for _ in range(limit + 2):
                 headers = {**GUESSER, "Authorization": f"Bearer {secrets.token_hex(16)}"}
-                url = self._place.url("http") + "/__openclaw__/rpc"
+                url = self._target.url("http") + "/__openclaw__/rpc"
                 async with session.post(url, json={}, headers=headers, ssl=_ssl()) as answer:
                     statuses.append(answer.status)
         slowed = 429 in statuses
@@ -351,20 +353,20 @@ class Probe:
 
     async def _reach(self) -> None:
         """Whether a Gateway that should be for this machine only is reachable at the machine's other addresses."""
-        if not self._place.local or is_exposed(self._subject.snapshot.config):
+        if not self._target.local or is_exposed(self._subject.snapshot.config):
             return
         reached: list[str] = []
         for address in await asyncio.to_thread(_own_addresses):
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    _, writer = await asyncio.open_connection(address, self._place.port)
+                    _, writer = await asyncio.open_connection(address, self._target.port)
             except (OSError, TimeoutError):
                 continue
             writer.close()
             reached.append(address)
         self._note("reach", not reached, ", ".join(reached) or "loopback only")
         if reached:
-            detail = f"gateway.bind is loopback, but port {self._place.port} answers at {', '.join(reached)}"
+            detail = f"gateway.bind is loopback, but port {self._target.port} answers at {', '.join(reached)}"
             self._found(
                 "gateway.probe.exposed", detail, "restart the Gateway; look for a program that forwards the port"
             )
@@ -377,7 +379,7 @@ class Probe:
             params["auth"] = {"token": secret, "password": secret}
         async with self._session() as session:
             try:
-                async with session.ws_connect(self._place.url("ws"), origin=origin, ssl=_ssl()) as channel:
+                async with session.ws_connect(self._target.url("ws"), origin=origin, ssl=_ssl()) as channel:
                     await channel.send_json({"type": "req", "id": "1", "method": "connect", "params": params})
                     for _ in range(MAX_FRAMES):
                         message = await channel.receive(TIMEOUT_S)
@@ -398,7 +400,7 @@ class Probe:
             yield session
 
     def _note(self, name: str, ok: bool | None, detail: str) -> None:
-        self.checks.append({"check": name, "ok": ok, "detail": detail})
+        self.checks.append(ProbeCheck(name, ok, detail))
 
     def _found(self, rule: str, detail: str, fix: str) -> None:
         self.findings.append(finding(rule, detail, fix))

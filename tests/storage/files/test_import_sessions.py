@@ -489,7 +489,7 @@ def test_transcripts_that_were_moved_away_are_noticed_also_while_it_runs(ours: P
     (home / ARCHIVE).mkdir()
     file.rename(home / ARCHIVE / "agent_main_main.s1.jsonl.imported-1790000000000")
     (news,) = watch.look()
-    assert ARCHIVE in news and "1 session " in news
+    assert ARCHIVE in news.text and "1 session " in news.text
     assert watch.look() == [] and watch.problems == [news]
     with pytest.raises(Unreadable, match="moved out of this store"):
         check_generation(ours, folders(ours))
@@ -502,7 +502,7 @@ def test_a_store_that_is_gone_while_others_know_its_sessions_is_noticed(ours: Pa
         ledger.execute("INSERT INTO messages VALUES ('agent:main:main'), ('agent:main:main'), ('agent:main:x')")
     ledger.close()
     (gone,) = missing_stores(ours, folders(ours))
-    assert "2 conversations" in gone
+    assert "2 conversations" in gone.text
     home = ours / "agents" / "main" / "sessions"
     home.mkdir(parents=True)
     (home / "sessions.json").write_text("{}")
@@ -511,7 +511,7 @@ def test_a_store_that_is_gone_while_others_know_its_sessions_is_noticed(ours: Pa
     (ours / "ledger.db").unlink()
     (home / "s1.jsonl").write_text("{}\n")
     (gone,) = missing_stores(ours, folders(ours))
-    assert "sessions.json is gone" in gone and "1 session " in gone
+    assert "sessions.json is gone" in gone.text and "1 session " in gone.text
 
 
 def test_a_running_store_says_that_its_file_was_moved_away(ours: Path, caplog: pytest.LogCaptureFixture) -> None:

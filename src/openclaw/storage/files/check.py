@@ -12,11 +12,11 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.findings import Finding
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.documents import is_blank
 from openclaw.storage.files.disk import atomic_replace
@@ -32,30 +32,27 @@ _BY_REPAIR = "`openclaw doctor --fix`, or the next start of the Gateway, brings 
 _KEPT = ("*.damaged-*", "*.corrupt-*")
 
 
-class Damage(NamedTuple):
-    text: str
-    fix: str
-    lost: bool = True
-    """False for something that was mended before and only left a file behind."""
-
-
-def find_damage(state: Path, config: Path) -> Iterator[Damage]:
+def find_damage(state: Path, config: Path) -> Iterator[Finding]:
     """Looks at every store and changes nothing. It reads all transcripts, so it takes a while."""
     for path, copy in _copies(state, config):
         if copy.exists() and not path.exists():
-            yield Damage(f"{path} is gone; {copy.name} is there", _BY_REPAIR)
+            yield _lost(f"{path} is gone; {copy.name} is there", _BY_REPAIR)
     for path, copy in _blank_files(state, config):
-        yield Damage(f"{path} is empty or full of zeros; {copy.name} is there", _BY_REPAIR)
+        yield _lost(f"{path} is empty or full of zeros; {copy.name} is there", _BY_REPAIR)
     yield from _ledger(state / "ledger.db")
     for store in sorted(state.glob("agents/*/sessions/sessions.json")):
         if parse_store(store.read_bytes()) is None:
-            yield Damage(f"{store} does not hold a JSON object", _BY_REPAIR)
+            yield _lost(f"{store} does not hold a JSON object", _BY_REPAIR)
     yield from _transcripts(state)
     for pattern in _KEPT:
         for kept in sorted([*state.glob(pattern), *state.glob(f"agents/*/sessions/{pattern}")]):
             if not kept.name.endswith(("-wal", "-shm")):
                 fix = "delete it when you no longer want to look into it"
-                yield Damage(f"{kept} is a damaged file that was replaced", fix, lost=False)
+                yield Finding("damage", "warn", f"{kept} is a damaged file that was replaced", fix)
+
+
+def _lost(text: str, fix: str) -> Finding:
+    return Finding("damage", "critical", text, fix, repairable=True)
 
 
 def _copies(state: Path, config: Path) -> Iterator[tuple[Path, Path]]:
@@ -79,7 +76,7 @@ def _blank_files(state: Path, config: Path) -> Iterator[tuple[Path, Path]]:
                 yield path, copy
 
 
-def _ledger(path: Path) -> Iterator[Damage]:
+def _ledger(path: Path) -> Iterator[Finding]:
     if not path.is_file():
         return
     try:
@@ -89,10 +86,10 @@ def _ledger(path: Path) -> Iterator[Damage]:
         verdict = str(error)
     if verdict != "ok":
         fix = "`openclaw doctor --fix`, or the next start of the Gateway, takes over what can be read"
-        yield Damage(f"{path} is damaged: {verdict}", fix)
+        yield _lost(f"{path} is damaged: {verdict}", fix)
 
 
-def _transcripts(state: Path) -> Iterator[Damage]:
+def _transcripts(state: Path) -> Iterator[Finding]:
     damaged = 0
     for path in sorted(state.glob("agents/*/sessions/*.jsonl")):
         try:
@@ -102,9 +99,9 @@ def _transcripts(state: Path) -> Iterator[Damage]:
         damaged += bool(warnings)
         if warnings and damaged <= MOST_NAMED:
             fix = "nothing needs to be done: what can be read is used, and the file stays as it is"
-            yield Damage(f"{path}: {'; '.join(warnings[:5])}", fix, lost=False)
+            yield Finding("damage", "warn", f"{path}: {'; '.join(warnings[:5])}", fix)
     if damaged > MOST_NAMED:
-        yield Damage(f"{damaged - MOST_NAMED} more transcripts are damaged in places", "", lost=False)
+        yield Finding("damage", "warn", f"{damaged - MOST_NAMED} more transcripts are damaged in places", "")
 
 
 async def repair(

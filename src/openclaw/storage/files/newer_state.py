@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 import msgspec
 import zstandard
 
+from openclaw.findings import Finding
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_AGENT
 from openclaw.storage.files.store_file import parse_store
@@ -497,13 +498,13 @@ def hidden_sessions(state: Path, folder_of: FolderOf) -> Iterator[str]:
             yield f"{home} holds {_sessions(len(moved))} that OpenClaw 2026.8 or newer moved out of this store"
 
 
-def missing_stores(state: Path, folder_of: FolderOf) -> Iterator[str]:
-    """Sentences about stores that are gone while transcripts or the ledger still know their sessions."""
+def missing_stores(state: Path, folder_of: FolderOf) -> Iterator[Finding]:
+    """Report stores that are gone while transcripts or the ledger still know their sessions."""
     agents = {DEFAULT_AGENT, *(normalize_agent_id(home.name) for home in (state / "agents").glob("*") if home.is_dir())}
     folders = sorted({folder_of(agent) for agent in agents})
     lost = [folder for folder in folders if not any((folder / name).exists() for name in _STORE_FILES)]
     if lost == folders and (conversations := _in_ledger(state)):
-        yield (
+        yield _problem(
             f"there is no session store in {state}, but its ledger knows {conversations} conversations: was the folder "
             "`agents` moved away? Put it back, or bring it in with `openclaw sessions import --from FOLDER`"
         )
@@ -511,11 +512,15 @@ def missing_stores(state: Path, folder_of: FolderOf) -> Iterator[str]:
         if folder.is_dir():
             transcripts = sum(1 for _ in folder.glob("*.jsonl")) + sum(1 for _ in folder.glob(f"*.jsonl{SUFFIX}"))
             if transcripts:
-                yield (
+                yield _problem(
                     f"{folder / 'sessions.json'} is gone, and with it the names of {_sessions(transcripts)} whose "
                     "transcripts are still there; put it back from a backup, or bring single ones back with "
                     "`openclaw sessions import FILE --key KEY`"
                 )
+
+
+def _problem(text: str) -> Finding:
+    return Finding("generation", "critical", text, "put the store back from a backup")
 
 
 def _in_ledger(state: Path) -> int:
@@ -537,11 +542,11 @@ class StateWatch:
         self._state = state
         self._folder_of = folder_of
         self._seen: object = None
-        self._hidden: list[str] = []
-        self.problems: list[str] = []
+        self._hidden: list[Finding] = []
+        self.problems: list[Finding] = []
 
-    def look(self) -> list[str]:
-        """Returns the problems that are new. Blocks."""
+    def look(self) -> list[Finding]:
+        """Return the problems that are new. Blocks."""
         newer = [*(self._state / "agents").glob(f"*/{DATABASES}"), *(self._state / "agents").glob(f"*/{ARCHIVE}")]
         seen = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(newer)]
         if seen != self._seen:
@@ -550,11 +555,11 @@ class StateWatch:
         before, self.problems = self.problems, [*self._hidden, *missing_stores(self._state, self._folder_of)]
         return [problem for problem in self.problems if problem not in before]
 
-    def _look_for_hidden(self) -> list[str]:
+    def _look_for_hidden(self) -> list[Finding]:
         try:
-            return list(hidden_sessions(self._state, self._folder_of))
+            return [_problem(text) for text in hidden_sessions(self._state, self._folder_of)]
         except Unreadable as problem:
-            return [str(problem)]
+            return [_problem(str(problem))]
 
 
 def _sessions(count: int) -> str:
