@@ -208,6 +208,7 @@ async def running_gateway(
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
+    gateway.hook_runs = gateway.pipeline = gateway.notices = unused
     gateway.runs = Runs(runtime, lambda _: ())
     gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
     gateway.cron = cast(Any, NoCron())

@@ -55,7 +55,7 @@ HANGS_A_REDACTOR = 'token"' + "a" * 200 + "!"
 
 async def test_every_endpoint_has_a_rule_about_its_body(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as running:
-        assert {(verb, path) for verb, path, *_ in running.gateway.routes} == {
+        assert {(verb, path) for verb, path, *_ in running.server.routes} == {
             *TAKES_A_BODY,
             *TAKES_NO_BODY,
             *NAMED_BY_CONFIG,

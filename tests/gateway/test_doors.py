@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from openclaw.gateway.http.routes import reserved_names
 from openclaw.gateway.server.events import ClientId, ClientMode
 from openclaw.gateway.server.server import failure_response
 from tests.gateway.auth.test_devices import Device
@@ -116,14 +117,23 @@ async def change_token(running: InProcessGateway, token: str) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_route_has_a_row(gateway: InProcessGateway) -> None:
     config = gateway.gateway.runtime.config.current
-    listed = [(verb, path, refuse) for verb, path, _, refuse in gateway.gateway.routes]
+    listed = [(verb, path, refuse) for verb, path, _, refuse in gateway.server.routes]
     routes = {(verb, path if isinstance(path, str) else path(config)): refuse for verb, path, refuse in listed}
     assert set(routes) == set(DOORS), "a new route needs a row in DOORS; a route that is gone has none"
     for kind in ("open", "own"):
         assert {route for route, refuse in routes.items() if refuse == kind} == {
             route for route, door in DOORS.items() if door == kind
         }
-    assert len(gateway.gateway.routes) == len(routes)
+    assert len(gateway.server.routes) == len(routes)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_channel_gets_a_path_of_the_gateway(gateway: InProcessGateway) -> None:
+    runtime = gateway.gateway.runtime
+    names = reserved_names(runtime.config.current, runtime.extensions)
+    paths = [route.path for route in gateway.server.routes]
+    served = [path if isinstance(path, str) else path(runtime.config.current) or "" for path in paths]
+    assert {path.strip("/*").split("/")[0] for path in served} <= names
 
 
 @pytest.mark.asyncio(loop_scope="module")

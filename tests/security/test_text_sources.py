@@ -39,7 +39,7 @@ from openclaw.channels.signal.channel import (
 from openclaw.channels.submit import Posted, Reacted
 from openclaw.config.schema import Config
 from openclaw.gateway.http.openai_chat import ChatMessage, FunctionCall, MadeCall, conversation
-from openclaw.gateway.http.openai_run import (
+from openclaw.gateway.http.openai_request import (
     _marked,  # pyright: ignore[reportPrivateUsage]
     compose,
 )

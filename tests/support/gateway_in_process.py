@@ -21,6 +21,7 @@ from openclaw.gateway import assemble
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
 from openclaw.gateway.main import GatewayLock, serving
+from openclaw.gateway.server.server import Server
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
 from tests.support.gateway import GatewayUnderTest, model_config
@@ -36,6 +37,7 @@ class InProcessGateway(GatewayUnderTest):
     """
 
     gateway: Gateway
+    server: Server
 
     def __init__(
         self,
@@ -76,9 +78,9 @@ class InProcessGateway(GatewayUnderTest):
                 try:
                     async with serving(state, config, self.clock, os.environ, "localhost", self.port, lock=lock) as (
                         self.gateway,
-                        server,
+                        self.server,
                     ):
-                        self.port = server.port
+                        self.port = self.server.port
                         if not listening.done():
                             listening.set_result(None)
                         await self._until_told(self.gateway)

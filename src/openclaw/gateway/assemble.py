@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from aiohttp import web
-
 from openclaw import __version__
 from openclaw.agent.compaction.compaction import CompactionHooks, CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
@@ -37,19 +35,17 @@ from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_z
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
 from openclaw.extensions.api import MessageSent, MethodRequest
-from openclaw.extensions.points import LONGEST_COMMAND_S, ExtensionPoints, OwnMethod, OwnRoute, Taken, load_extensions
+from openclaw.extensions.points import LONGEST_COMMAND_S, ExtensionPoints, OwnMethod, Taken, load_extensions
 from openclaw.gateway.auth.authorise import FailedAuthLimiter
 from openclaw.gateway.auth.devices import Devices
-from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.channels import ChannelRun, ChannelServices
 from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
 from openclaw.gateway.disk_check import DiskCheck
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import Health, build_health
-from openclaw.gateway.http import control_ui, monitoring, openai_chat, openai_responses, rpc, tools_invoke, webhooks
-from openclaw.gateway.http.common import json_response, refusal_response
 from openclaw.gateway.http.control_ui import SignInTickets
+from openclaw.gateway.http.routes import reserved_names
 from openclaw.gateway.logs import RunLog
 from openclaw.gateway.messenger import ChannelMessenger
 from openclaw.gateway.methods import (
@@ -77,7 +73,6 @@ from openclaw.gateway.presence import Presence
 from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.server import taken_names
 from openclaw.gateway.session_directory import SessionDirectory
 from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.session_views import read_history
@@ -132,12 +127,10 @@ from openclaw.tools.web import WebFetchTool, WebSearchTool
 
 if TYPE_CHECKING:
     from openclaw.cluster.postgres_claims import PostgresClaims
-    from openclaw.gateway.server.server import Route
     from openclaw.storage.postgres.ledger import PostgresLedger
     from openclaw.storage.postgres.session_store import PostgresSessionStore
 
 log = logging.getLogger("openclaw.gateway")
-extension_log = logging.getLogger("openclaw.extensions")
 
 METHOD_FAMILIES = (
     agents,
@@ -158,8 +151,6 @@ METHOD_FAMILIES = (
     system,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
-HTTP_MODULES = (webhooks, monitoring, openai_chat, openai_responses, rpc, tools_invoke, control_ui)
-"""The first route that fits answers. The Control UI fits every path, so it is the last."""
 
 
 async def open_gateway(
@@ -385,7 +376,6 @@ def build_gateway(
         directory=SessionDirectory(runtime),
         environ=environ,
         methods=MethodTable(*(family.methods for family in METHOD_FAMILIES)),
-        routes=[route for module in HTTP_MODULES for route in module.ROUTES],
         broadcaster=broadcaster,
         presence=Presence(clock),
         devices=known_devices,
@@ -426,7 +416,7 @@ def build_gateway(
         moved=moved,
         commands=lambda: native_commands(runtime.config.current),
         environ=environ,
-        reserved_names=lambda: taken_names(gateway),
+        reserved_names=lambda: reserved_names(runtime.config.current, runtime.extensions),
     )
     gateway.channel_services = ChannelServices(runtime, channels)
     return gateway
@@ -450,7 +440,6 @@ async def add_extensions(gateway: Gateway) -> None:
         gateway.runtime.models.calls.add_provider(api, provider)
     for method in points.methods.values():
         gateway.methods.add_own(method.name, method.right, extension_method(method))
-    gateway.routes = [*map(extension_route, points.routes), *gateway.routes]
 
 
 def add_message_flow(gateway: Gateway) -> None:
@@ -671,19 +660,6 @@ def extension_method(method: OwnMethod) -> Handler:
             raise MethodError(f"{method.name} gave no answer", code="UNAVAILABLE") from None
 
     return answer
-
-
-def extension_route(route: OwnRoute) -> Route:
-    async def answer(request: web.BaseRequest, _gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
-        try:
-            return await route.handler(request)
-        except web.HTTPException as made:
-            return made
-        except Exception:
-            extension_log.exception("an extension failed at %s", route.path)
-            return json_response({"ok": False, "error": "the extension failed"}, status=500)
-
-    return route.verb, route.path, answer, "open" if route.auth == "open" else refusal_response
 
 
 class SentMessages:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.registry import MethodTable
-    from openclaw.gateway.server.server import Route
     from openclaw.gateway.session_directory import SessionDirectory
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
@@ -91,8 +90,6 @@ class Gateway:
     """Resolves the sessions that clients name."""
     environ: Mapping[str, str]
     methods: MethodTable
-    routes: Sequence[Route]
-    """The HTTP endpoints."""
     broadcaster: Broadcaster
     presence: Presence
     devices: Devices

@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 
 from openclaw.agent.run import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta
-from openclaw.gateway.http.openai_run import (
-    Following,
+from openclaw.gateway.http.openai_request import (
+    InputMessage,
     NoMessage,
-    Said,
-    SlowReader,
     compose,
     public_call_id,
     run_of,
     runs_named,
 )
+from openclaw.gateway.http.openai_run import Following, SlowReader
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
 from openclaw.runs.accept import Submission
@@ -61,8 +60,10 @@ def new_run() -> Run:
 def follow(run: Run) -> Following:
     index = RunIndex(cast(Any, None))  # It asks the ledger only for runs that it does not know.
     index.add(run)
-    gateway = SimpleNamespace(leaving=asyncio.Event(), cluster=None, runs=SimpleNamespace(index=index))
-    following = Following(cast(Any, gateway), run.run_id, ())
+    none = cast(Any, None)
+    following = Following(
+        run.run_id, (), index=index, leaving=asyncio.Event(), cluster=None, ledger=none, transcripts=none
+    )
     following.begin(Submission(run.row, True, False, run))
     return following
 
@@ -74,7 +75,7 @@ def tell(run: Run, *events: Event) -> None:
 
 def end(following: Following, run: Run, *said: str) -> None:
     run.end("ok", 0, None, RunResult(outcome="ok", said=[Spoken(text) for text in said]))
-    following._gateway.runs.index.ended(run.run_id)
+    following._index.ended(run.run_id)
 
 
 def ended(text: str, **usage: int) -> AssistantEnded:
@@ -194,16 +195,16 @@ async def test_endpoints_are_off_unless_switched_on(tmp_path: Path) -> None:
 RUN = "3d0a9f6e-6f0c-4a5e-9c55-8a5a4d5b7c11"
 
 
-def user(text: str, **more: Any) -> Said:
-    return Said(role="user", text=text, **more)
+def user(text: str, **more: Any) -> InputMessage:
+    return InputMessage(role="user", text=text, **more)
 
 
-def assistant(text: str, **more: Any) -> Said:
-    return Said(role="assistant", text=text, **more)
+def assistant(text: str, **more: Any) -> InputMessage:
+    return InputMessage(role="assistant", text=text, **more)
 
 
-def tool(text: str, call_id: str = "", name: str = "") -> Said:
-    return Said(role="tool", text=text, call_id=call_id, name=name)
+def tool(text: str, call_id: str = "", name: str = "") -> InputMessage:
+    return InputMessage(role="tool", text=text, call_id=call_id, name=name)
 
 
 def answered(text: str, *calls: ToolCall, stop: Any = "stop") -> AssistantMessage:
@@ -240,12 +241,12 @@ SAID = UserMessage(content="hello")
         ([user(""), user("a")], [], "a"),
     ],
 )
-def test_only_what_the_session_does_not_hold_is_said(said: list[Said], known: list[Message], text: str) -> None:
+def test_only_what_the_session_does_not_hold_is_said(said: list[InputMessage], known: list[Message], text: str) -> None:
     assert compose(said, known, 0).text == text
 
 
 @pytest.mark.parametrize("said", [[], [assistant("x")], [user(" ")], [assistant("x"), user("")]])
-def test_a_conversation_without_a_question_has_no_prompt(said: list[Said]) -> None:
+def test_a_conversation_without_a_question_has_no_prompt(said: list[InputMessage]) -> None:
     with pytest.raises(NoMessage):
         compose(said, [], 0)
 

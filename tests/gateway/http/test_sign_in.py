@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from openclaw.gateway.http.control_ui import LIFETIME_MS, MOST_OPEN, SignInTickets
+from openclaw.gateway.http.control_ui import MOST_OPEN, TICKET_TTL_MS, SignInTickets
 from tests.support.clock import HeldClock
 
 
@@ -9,7 +9,7 @@ def test_a_ticket_is_good_once_and_not_for_long() -> None:
     tickets = SignInTickets(clock)
     once, late = tickets.issue("secret"), tickets.issue("secret")
     assert (tickets.redeem(once), tickets.redeem(once), tickets.redeem("guess")) == ("secret", None, None)
-    clock.advance(LIFETIME_MS / 1000)
+    clock.advance(TICKET_TTL_MS / 1000)
     assert tickets.redeem(late) is None
 
 

@@ -1,29 +1,29 @@
-"""What is done before and in every HTTP endpoint: the check of page, host and secret, and the reading of the body."""
+"""What every HTTP endpoint shares: its route, the check of page, host and secret, and the reading of the body."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from openclaw.gateway.auth.authorise import check
+from openclaw.config.schema import Config
+from openclaw.config.store import ConfigStore
+from openclaw.gateway.auth.authorise import FailedAuthLimiter, SharedSecret, check
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal, site_refusal
 from openclaw.gateway.server import frames
 from openclaw.json_text import may_be_deep
 from openclaw.text import redact_urls
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Sockets
 
 T = TypeVar("T")
 BODY_S = 120.0
 """The time for the body of a request."""
-OPEN: Literal["open"] = "open"
-"""Stands for the refusal of a route that everybody may ask, without a secret."""
 OWNER_HEADER = "X-OpenClaw-Owner"
 """Holds the key of the lock file, which only processes of the Gateway's own user can read."""
 
@@ -34,32 +34,69 @@ class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
 
 
-def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> HttpRefusal | None:
-    """Refuses names that are not ours (DNS rebinding), pages of other origins and callers without the secret.
+HttpHandler: TypeAlias = Callable[[web.BaseRequest, PeerAddress], Awaitable[web.StreamResponse]]
+RoutePath: TypeAlias = str | Callable[[Config], str | None]
 
-    The server asks this before every route that is not open, so no handler can forget it.
+
+class HttpRoute(NamedTuple):
+    verb: str
+    """``*`` matches every verb."""
+    path: RoutePath
+    """A path that ends in ``*`` matches everything below it.
+
+    A function returns a path that the configuration chooses, with everything below it, or None if it is off.
     """
-    allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
-    if refused := site_refusal(peer, allowed) or host_refusal(peer, allowed):
-        return HttpRefusal(status=403, message=refused)
-    secret = gateway.secret()
-    bearer, caller, gently = bearer_of(request), caller_key(peer), is_gentle_to(gateway, peer)
-    if gateway.is_owner_process(request.headers.get(OWNER_HEADER, "")):
-        caller, gently = "owner", True
-    verdict = gateway.auth_limiter.guard(caller, lambda: check(secret, bearer, bearer), gently=gently)
-    if verdict.ok:
-        if gateway.sockets.recognise(request.protocol):
-            return None
-        return HttpRefusal(status=503, message="too many connections", retry_after_ms=1000)
-    if verdict.reason == "limited":
-        text = f"too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
-        return HttpRefusal(status=429, message=text, retry_after_ms=verdict.wait_ms)
-    texts = {
-        "missing": f"send the gateway {secret.mode} as 'Authorization: Bearer …'",
-        "mismatch": f"the gateway {secret.mode} is wrong",
-        "unset": f"no gateway {secret.mode} is configured; set gateway.auth.{secret.mode}",
-    }
-    return HttpRefusal(status=401, message=f"unauthorized: {texts[verdict.reason]}")
+    handler: HttpHandler
+    refuse: Callable[[HttpRefusal], web.Response] | Literal["open", "own"]
+    """Builds the response for a caller without the secret.
+
+    An ``open`` route needs no secret; the handler of an ``own`` route checks a secret of its own.
+    """
+
+
+class CallerCheck:
+    """Decides whether a caller of an HTTP route may be served."""
+
+    def __init__(
+        self,
+        config: ConfigStore,
+        limiter: FailedAuthLimiter,
+        sockets: Sockets,
+        secret: Callable[[], SharedSecret],
+        is_owner_process: Callable[[str], bool],
+    ) -> None:
+        self._config = config
+        self._limiter = limiter
+        self._sockets = sockets
+        self._secret = secret
+        self._is_owner_process = is_owner_process
+
+    def refusal(self, request: web.BaseRequest, peer: PeerAddress) -> HttpRefusal | None:
+        """Refuse names that are not ours (DNS rebinding), pages of other origins and callers without the secret.
+
+        The server calls this before every route that is not open, so no handler can forget it.
+        """
+        allowed = self._config.current.gateway.control_ui.allowed_origins
+        if refused := site_refusal(peer, allowed) or host_refusal(peer, allowed):
+            return HttpRefusal(status=403, message=refused)
+        secret = self._secret()
+        bearer, caller, gently = bearer_of(request), caller_key(peer), is_gentle_to(self._limiter, peer)
+        if self._is_owner_process(request.headers.get(OWNER_HEADER, "")):
+            caller, gently = "owner", True
+        verdict = self._limiter.guard(caller, lambda: check(secret, bearer, bearer), gently=gently)
+        if verdict.ok:
+            if self._sockets.recognise(request.protocol):
+                return None
+            return HttpRefusal(status=503, message="too many connections", retry_after_ms=1000)
+        if verdict.reason == "limited":
+            text = f"too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
+            return HttpRefusal(status=429, message=text, retry_after_ms=verdict.wait_ms)
+        texts = {
+            "missing": f"send the gateway {secret.mode} as 'Authorization: Bearer …'",
+            "mismatch": f"the gateway {secret.mode} is wrong",
+            "unset": f"no gateway {secret.mode} is configured; set gateway.auth.{secret.mode}",
+        }
+        return HttpRefusal(status=401, message=f"unauthorized: {texts[verdict.reason]}")
 
 
 def bearer_of(request: web.BaseRequest) -> str:
@@ -67,9 +104,9 @@ def bearer_of(request: web.BaseRequest) -> str:
     return bearer.strip() if scheme.lower() == "bearer" else ""
 
 
-def is_gentle_to(gateway: Gateway, peer: PeerAddress) -> bool:
+def is_gentle_to(limiter: FailedAuthLimiter, peer: PeerAddress) -> bool:
     """Whether a caller who guesses wrong is only slowed down: a program on this machine, and no web page."""
-    return peer.is_local and peer.origin is None and gateway.auth_limiter.is_gentle_to_local()
+    return peer.is_local and peer.origin is None and limiter.is_gentle_to_local()
 
 
 class RequestRefused(Exception):
@@ -122,7 +159,7 @@ def not_found(path: str) -> web.Response:
 
 
 class BodyRefused(Exception):
-    """The body of a request is too large, too slow or packed. The connection is closed after the answer."""
+    """The body of a request is too large, too slow or compressed. The connection is closed after the answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -130,12 +167,12 @@ class BodyRefused(Exception):
 
 
 async def read_body(request: web.BaseRequest, limit: int, take: Callable[[int], bool] = lambda _: True) -> bytes:
-    """The whole body. Raises ``BodyRefused`` as soon as it is known to exceed ``limit`` bytes or ``BODY_S``.
+    """Return the whole body. Raises ``BodyRefused`` as soon as it exceeds ``limit`` bytes or ``BODY_S``.
 
-    ``take`` is asked whether there is room for a body of the size that it has so far.
+    ``take`` returns whether there is room for a body of the size received so far.
     """
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise BodyRefused("the body is packed; send it without Content-Encoding", 415)
+        raise BodyRefused("the body is compressed; send it without Content-Encoding", 415)
     if request.content_length is not None and request.content_length > limit:
         raise BodyRefused(f"the body is larger than {limit} bytes", 413)
     parts: list[bytes] = []
@@ -180,8 +217,8 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
 
 def _located(problem: str) -> str:
     """``path: message``, as clients of this interface expect it."""
-    text, found, path = problem.rpartition(" - at `$")
-    if found:
+    text, separator, path = problem.rpartition(" - at `$")
+    if separator:
         return f"{path.removeprefix('.').removesuffix('`')}: {text}"
     missing = re.fullmatch(r"Object missing required field `(\w+)`", problem)
     return f"{missing[1]}: required" if missing else problem

@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import mimetypes
 import secrets
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,16 +24,16 @@ from aiohttp import web
 from openclaw.clock import Clock
 from openclaw.config.agents import workspace_dir
 from openclaw.config.schema import Config
-from openclaw.gateway.auth.authorise import SecretCheck
+from openclaw.config.store import ConfigStore
+from openclaw.gateway.auth.authorise import FailedAuthLimiter, SecretCheck
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal
-from openclaw.gateway.http.common import OPEN, RequestRefused, json_response, not_found, read_json
+from openclaw.gateway.http.common import HttpRoute, RequestRefused, json_response, not_found, read_json
 from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import normalize_agent_id
 from openclaw.pictures import sniff_image
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.server import Route
+    from openclaw.gateway.cluster.service import ClusterService
 
 BUNDLED = Path(__file__).parents[2] / "web"
 INDEX = "index.html"
@@ -41,7 +42,7 @@ BASE_MARK = "{{base}}"
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_PICTURE_BYTES = 2 * 1024 * 1024
 LARGEST_COPIED = 64 * 1024
-SMALLEST_PACKED = 512
+SMALLEST_COMPRESSED = 512
 """A shorter file is not compressed."""
 NOT_PAGES = ("/v1/", "/tools/", "/hooks/", "/__openclaw__/", "/ui/", "/api/")
 """Paths that programs ask for. They get a plain 404 and not the page."""
@@ -61,7 +62,7 @@ _TYPES = {
     ".wasm": "application/wasm",
 }
 """The machine's own table of types may be wrong or missing."""
-LIFETIME_MS = 120_000
+TICKET_TTL_MS = 120_000
 MOST_OPEN = 16
 """Tickets that can be open at once. The oldest gives way."""
 MAX_TICKET_BYTES = 1024
@@ -71,7 +72,7 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True):
     """One file as it is sent."""
 
     body: bytes
-    packed: bytes | None
+    compressed: bytes | None
     content_type: str
     etag: str
     cache: str = "no-cache"
@@ -80,7 +81,7 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def base_path(config: Config) -> str | None:
-    """The path below which the page is, without a slash at its end. None when it is switched off."""
+    """Return the path below which the page is, without a trailing slash, or None if it is switched off."""
     settings = config.gateway.control_ui
     if not settings.enabled:
         return None
@@ -88,55 +89,103 @@ def base_path(config: Config) -> str | None:
     return f"/{trimmed}" if trimmed else ""
 
 
-async def serve_page(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    config = gateway.runtime.config.current
-    base = base_path(config) or ""
-    path = request.path[len(base) :]
-    if not path and base:
-        return web.Response(status=302, headers={"Location": f"{base}/"})
-    if f"{path}/".startswith(NOT_PAGES):
-        return not_found(request.path)
-    if request.method not in ("GET", "HEAD"):
-        return web.Response(status=405, text="Method Not Allowed", headers={"Allow": "GET, HEAD"})
-    if path.startswith("/avatar/"):
-        # Unlike the page, the picture is the owner's. A page that made its own name ours (DNS rebinding) gets none.
-        if refused := host_refusal(peer, config.gateway.control_ui.allowed_origins):
-            return web.Response(status=403, text=refused)
-        return await serve_avatar(request, gateway, normalize_agent_id(path.removeprefix("/avatar/")))
-    root = config.gateway.control_ui.root
-    try:
-        asset = await asyncio.to_thread(lambda: foreign_asset(root, path, base) if root else bundled_asset(path, base))
-    except (PathRefused, OSError) as problem:
-        return web.Response(status=503, text=f"The Control UI cannot be served: {problem}")
-    return not_found(request.path) if asset is None else await answer(request, asset)
+class ControlUiPage:
+    """Serves the page with the avatars of the agents, and signs browsers in."""
 
+    def __init__(
+        self,
+        config: ConfigStore,
+        state_dir: Path,
+        tickets: SignInTickets,
+        limiter: FailedAuthLimiter,
+        cluster: ClusterService | None,
+        avatar_of: Callable[[str], Awaitable[str]],
+    ) -> None:
+        """``avatar_of`` returns the avatar of an agent: a file of its workspace, or an address."""
+        self._config = config
+        self._state_dir = state_dir
+        self._tickets = tickets
+        self._limiter = limiter
+        self._cluster = cluster
+        self._avatar_of = avatar_of
 
-async def serve_avatar(request: web.BaseRequest, gateway: Gateway, agent_id: str) -> web.StreamResponse:
-    """The picture of an agent, if it is a file of its workspace. ``?meta=1`` asks where the picture is, or null."""
-    # The methods import the server, and the server imports this file.
-    from openclaw.gateway.methods.agents import identity_of
+    def routes(self) -> list[HttpRoute]:
+        """The page comes last, because it answers every path that no other route does."""
+        return [
+            HttpRoute("POST", "/__openclaw__/sign-in", self.redeem, "own"),
+            HttpRoute("*", base_path, self.serve_page, "open"),
+        ]
 
-    config = gateway.runtime.config.current
-    avatar = str((await identity_of(gateway, agent_id))["avatar"])
-    workspace = workspace_dir(config, gateway.runtime.state_dir, agent_id)
-
-    def read() -> Asset | None:
-        if Path(avatar).suffix.lower() not in PICTURES:
-            return None
+    async def serve_page(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
+        config = self._config.current
+        base = base_path(config) or ""
+        path = request.path[len(base) :]
+        if not path and base:
+            return web.Response(status=302, headers={"Location": f"{base}/"})
+        if f"{path}/".startswith(NOT_PAGES):
+            return not_found(request.path)
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, text="Method Not Allowed", headers={"Allow": "GET, HEAD"})
+        if path.startswith("/avatar/"):
+            # Unlike the page, the picture is the owner's. A page that made its own name ours (DNS rebinding) gets none.
+            if refused := host_refusal(peer, config.gateway.control_ui.allowed_origins):
+                return web.Response(status=403, text=refused)
+            return await self.serve_avatar(request, normalize_agent_id(path.removeprefix("/avatar/")))
+        root = config.gateway.control_ui.root
         try:
-            body = _read(PathOpener(workspace, confine=True), workspace / avatar, MAX_PICTURE_BYTES)
-        except (PathRefused, OSError):
-            return None
-        # Whoever asks needs no secret. So a file that only has the name of a picture is not shown.
-        return _picture(avatar, body) if sniff_image(body) else None
+            asset = await asyncio.to_thread(
+                lambda: external_asset(root, path, base) if root else bundled_asset(path, base)
+            )
+        except (PathRefused, OSError) as problem:
+            return web.Response(status=503, text=f"The Control UI cannot be served: {problem}")
+        return not_found(request.path) if asset is None else await answer(request, asset)
 
-    picture = await asyncio.to_thread(read)
-    if request.query.get("meta") != "1":
-        return not_found(request.path) if picture is None else await answer(request, picture)
-    where = avatar if avatar.startswith(("https://", "http://", "data:image/")) else None
-    if picture is not None:
-        where = f"{base_path(config) or ''}/avatar/{agent_id}"
-    return json_response({"avatarUrl": where})
+    async def serve_avatar(self, request: web.BaseRequest, agent_id: str) -> web.StreamResponse:
+        """Send the picture of an agent if it is a file of its workspace, or with ``?meta=1`` its address or null."""
+        config = self._config.current
+        avatar = await self._avatar_of(agent_id)
+        workspace = workspace_dir(config, self._state_dir, agent_id)
+
+        def read() -> Asset | None:
+            if Path(avatar).suffix.lower() not in PICTURES:
+                return None
+            try:
+                body = _read(PathOpener(workspace, confine=True), workspace / avatar, MAX_PICTURE_BYTES)
+            except (PathRefused, OSError):
+                return None
+            # Nobody needs a secret for this. So a file that only has the name of a picture is not shown.
+            return _picture(avatar, body) if sniff_image(body) else None
+
+        picture = await asyncio.to_thread(read)
+        if request.query.get("meta") != "1":
+            return not_found(request.path) if picture is None else await answer(request, picture)
+        address = avatar if avatar.startswith(("https://", "http://", "data:image/")) else None
+        if picture is not None:
+            address = f"{base_path(config) or ''}/avatar/{agent_id}"
+        return json_response({"avatarUrl": address})
+
+    async def redeem(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
+        """Give the web page the secret behind a ticket. Wrong tickets are slowed down like wrong secrets."""
+        try:
+            ticket = (await read_json(request, MAX_TICKET_BYTES, SignInBody)).ticket
+        except RequestRefused:
+            ticket = ""
+        secret, remote = "", ""
+        if self._cluster is not None and ticket and not self._tickets.knows(ticket):
+            # A balancer may lead the page to another node than the one that issued the ticket.
+            remote = await self._cluster.redeem_ticket(ticket)
+
+        def redeem() -> SecretCheck:
+            nonlocal secret
+            secret = self._tickets.redeem(ticket) or remote
+            return SecretCheck(bool(secret), "" if secret else "mismatch" if ticket else "missing")
+
+        check = self._limiter.guard(caller_key(peer), redeem)
+        if not check.ok:
+            message = "this sign-in was used already or is too old; run `openclaw dashboard` again"
+            status = 429 if check.reason == "limited" else 401
+            return RequestRefused(message, status=status, kind="unauthorized").response()
+        return json_response({"secret": secret}, headers={"Cache-Control": "no-store"})
 
 
 async def answer(request: web.BaseRequest, asset: Asset) -> web.StreamResponse:
@@ -150,12 +199,12 @@ async def answer(request: web.BaseRequest, asset: Asset) -> web.StreamResponse:
         "Vary": "Accept-Encoding",
         "Content-Type": asset.content_type,
     }
-    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
-    if asset.etag in known:
+    cached_tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+    if asset.etag in cached_tags:
         return web.Response(status=304, headers=headers)
     body = asset.body
-    if asset.packed is not None and "gzip" in request.headers.get("Accept-Encoding", "").lower():
-        headers["Content-Encoding"], body = "gzip", asset.packed
+    if asset.compressed is not None and "gzip" in request.headers.get("Accept-Encoding", "").lower():
+        headers["Content-Encoding"], body = "gzip", asset.compressed
     if len(body) <= LARGEST_COPIED or request.method == "HEAD":
         # The server leaves the body of an answer to HEAD out and keeps its length.
         return web.Response(body=body, headers=headers)
@@ -180,7 +229,7 @@ def policy(script_hash: str = "") -> str:
 
 
 def is_file_path(path: str) -> bool:
-    """Whether the path names a file and not a place in the page. Session keys are in the query, so a dot tells."""
+    """Return whether the path names a file and not a view. Session keys are in the query, so a dot decides."""
     return "." in path.rpartition("/")[2]
 
 
@@ -202,15 +251,15 @@ def bundled_assets() -> dict[str, Asset]:
 
     The name of a file in ``assets/`` gets the hash of its content, so that a browser never asks for it twice.
     """
-    found: dict[str, Asset] = {}
+    assets: dict[str, Asset] = {}
     for file in sorted(BUNDLED.rglob("*")):
         name = file.relative_to(BUNDLED).as_posix()
         if file.is_file() and name not in (INDEX, "build.json"):
             body = file.read_bytes()
             hashed = name.startswith("assets/")
-            asset = made(name, body, cache=FOREVER if hashed else "no-cache")
-            found[hashed_name(name, body) if hashed else name] = asset
-    return found
+            asset = asset_of(name, body, cache=FOREVER if hashed else "no-cache")
+            assets[hashed_name(name, body) if hashed else name] = asset
+    return assets
 
 
 @lru_cache(maxsize=4)
@@ -221,7 +270,7 @@ def page_under(base: str) -> Asset:
         if name.startswith("assets/"):
             stem, _, rest = name.rpartition("-")
             text = text.replace(f"{stem}.{rest.partition('.')[2]}", name)
-    return made(INDEX, text.replace(BASE_MARK, base).encode())
+    return asset_of(INDEX, text.replace(BASE_MARK, base).encode())
 
 
 def hashed_name(name: str, body: bytes) -> str:
@@ -229,14 +278,14 @@ def hashed_name(name: str, body: bytes) -> str:
     return f"{stem}-{hashlib.sha256(body).hexdigest()[:12]}.{suffix}"
 
 
-def made(name: str, body: bytes, *, cache: str = "no-cache", script_hash: str = "") -> Asset:
+def asset_of(name: str, body: bytes, *, cache: str = "no-cache", script_hash: str = "") -> Asset:
     suffix = f".{name.rpartition('.')[2].lower()}"
     kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     texts = kind.startswith("text/") or kind.endswith(("json", "javascript", "xml"))
-    packed = gzip.compress(body, 9, mtime=0) if texts and len(body) >= SMALLEST_PACKED else None
+    compressed = gzip.compress(body, 9, mtime=0) if texts and len(body) >= SMALLEST_COMPRESSED else None
     return Asset(
         body=body,
-        packed=packed if packed is not None and len(packed) < len(body) else None,
+        compressed=compressed if compressed is not None and len(compressed) < len(body) else None,
         content_type=f"{kind}; charset=utf-8" if texts else kind,
         etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
         cache=cache,
@@ -247,21 +296,21 @@ def made(name: str, body: bytes, *, cache: str = "no-cache", script_hash: str = 
 @lru_cache(maxsize=8)
 def _picture(name: str, body: bytes) -> Asset:
     """The picture of an agent. All who read the same one at a time share its bytes."""
-    return made(name, body)
+    return asset_of(name, body)
 
 
 # Another build
 
 
-def foreign_asset(root: str, path: str, base: str) -> Asset | None:
-    """A file of another build. Paths out of its folder and links are refused as if there were no such file."""
+def external_asset(root: str, path: str, base: str) -> Asset | None:
+    """Read a file of another build. Paths out of its folder and links are refused as if there were no such file."""
     folder = Path(root).expanduser().absolute()
     if not folder.is_dir():
         raise PathRefused(f"gateway.controlUi.root is no folder: {root}")
     opener = PathOpener(folder, confine=True, links=False)
     if is_file_path(path) and path != f"/{INDEX}":
         try:
-            return made(path, _read(opener, folder / path.lstrip("/")))
+            return asset_of(path, _read(opener, folder / path.lstrip("/")))
         except PathRefused:
             return None
     try:
@@ -270,10 +319,10 @@ def foreign_asset(root: str, path: str, base: str) -> Asset | None:
         raise PathRefused(f"gateway.controlUi.root has no {INDEX}: {root}") from None
     script = f"window.__OPENCLAW_CONTROL_UI_BASE_PATH__={msgspec.json.encode(base).decode()};"
     script = script.replace("<", "\\u003c")
-    head, found, rest = text.partition("</head>")
-    page = f"{head}<script>{script}</script>{found}{rest}" if found else f"<script>{script}</script>{text}"
+    head, tag, rest = text.partition("</head>")
+    page = f"{head}<script>{script}</script>{tag}{rest}" if tag else f"<script>{script}</script>{text}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return made(INDEX, page.encode(), script_hash=digest)
+    return asset_of(INDEX, page.encode(), script_hash=digest)
 
 
 def _read(opener: PathOpener, path: Path, most: int = MAX_FILE_BYTES) -> bytes:
@@ -284,7 +333,7 @@ def _read(opener: PathOpener, path: Path, most: int = MAX_FILE_BYTES) -> bytes:
     return body
 
 
-# Signing in
+# Sign-in
 
 
 class SignInTickets:
@@ -296,49 +345,17 @@ class SignInTickets:
         ticket = secrets.token_urlsafe(24)
         while len(self._open) >= MOST_OPEN:
             del self._open[next(iter(self._open))]
-        self._open[ticket] = (secret, self._clock.now_ms() + LIFETIME_MS)
+        self._open[ticket] = (secret, self._clock.now_ms() + TICKET_TTL_MS)
         return ticket
 
     def knows(self, ticket: str) -> bool:
         return ticket in self._open
 
     def redeem(self, ticket: str) -> str | None:
-        """The secret behind a ticket, which is worth nothing from then on. None when it is not or no longer good."""
+        """Return the secret behind a ticket and invalidate the ticket, or None if it is unknown or expired."""
         secret, until = self._open.pop(ticket, ("", 0))
         return secret if self._clock.now_ms() < until else None
 
 
 class SignInBody(msgspec.Struct):
     ticket: str
-
-
-async def redeem(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    """Gives the web page the secret behind a ticket.
-
-    Whoever asks needs no secret, but a ticket. Wrong tickets are slowed down as wrong secrets are.
-    """
-    try:
-        ticket = (await read_json(request, MAX_TICKET_BYTES, SignInBody)).ticket
-    except RequestRefused:
-        ticket = ""
-    found: list[str] = []
-    tickets, caller, elsewhere = gateway.sign_in_tickets, caller_key(peer), ""
-    if gateway.cluster is not None and ticket and not tickets.knows(ticket):
-        # A balancer may lead the page to another node than the one that gave the ticket.
-        elsewhere = await gateway.cluster.redeem_ticket(ticket)
-
-    def look() -> SecretCheck:
-        secret = tickets.redeem(ticket) or elsewhere
-        found.extend([secret] if secret else [])
-        return SecretCheck(bool(found), "" if found else "mismatch" if ticket else "missing")
-
-    check = gateway.auth_limiter.guard(caller, look)
-    if not check.ok:
-        message = "this sign-in was used already or is too old; run `openclaw dashboard` again"
-        status = 429 if check.reason == "limited" else 401
-        return RequestRefused(message, status=status, kind="unauthorized").response()
-    return json_response({"secret": found[0]}, headers={"Cache-Control": "no-store"})
-
-
-ROUTES: list[Route] = [("POST", "/__openclaw__/sign-in", redeem, "own"), ("*", base_path, serve_page, OPEN)]
-"""The page comes last: what no other route answers is the page."""

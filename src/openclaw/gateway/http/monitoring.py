@@ -6,62 +6,103 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from openclaw import __version__
+from openclaw.clock import Clock
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import OPEN, refusal_response
-from openclaw.gateway.metrics import TOKEN_KINDS, Histogram
-from openclaw.storage.message_ledger import END_STATES
-
-if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.server import Route
+from openclaw.gateway.disk_check import DiskCheck
+from openclaw.gateway.event_loop import LoopLag
+from openclaw.gateway.http.common import HttpRoute, refusal_response
+from openclaw.gateway.metrics import TOKEN_KINDS, Histogram, Metrics
+from openclaw.gateway.server.events import Broadcaster
+from openclaw.runs.runs import Runs
+from openclaw.storage.message_ledger import END_STATES, Ledger
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-# The page of the counters
+PROBES = ("/healthz", "/readyz")
 
 
-async def metrics(_request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
-    page = await render(gateway)
-    return web.Response(body=page.encode(), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+class Monitoring:
+    """Answers the probes, and renders the counters for Prometheus."""
 
+    def __init__(
+        self,
+        metrics: Metrics,
+        loop_lag: LoopLag,
+        runs: Runs,
+        broadcaster: Broadcaster,
+        ledger: Ledger,
+        disk: DiskCheck,
+        clock: Clock,
+        started_at: int,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._metrics = metrics
+        self._loop_lag = loop_lag
+        self._runs = runs
+        self._broadcaster = broadcaster
+        self._ledger = ledger
+        self._disk = disk
+        self._clock = clock
+        self._started_at = started_at
+        self._is_ready = is_ready
 
-async def render(gateway: Gateway) -> str:
-    counted, lag, runs = gateway.metrics, gateway.loop_lag, gateway.runs
-    page = MetricsPage()
-    page.values("openclaw_info", "The version that runs.", "gauge", "version", {__version__: 1})
-    uptime = max(0, gateway.runtime.clock.now_ms() - gateway.started_at) / 1000
-    page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", uptime)
-    ready = gateway.ready and not await gateway.disk.problem()
-    page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
-    ended = {state: counted.messages[state] for state in sorted(END_STATES)}
-    page.values("openclaw_messages_total", "Messages that ended, by how.", "counter", "state", ended)
-    page.gauge("openclaw_runs_active", "Runs under way.", runs.busy())
-    page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", runs.queued())
-    page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", counted.turns)
-    tokens = {kind: counted.tokens[kind] for kind in TOKEN_KINDS}
-    page.values("openclaw_tokens_total", "Tokens of model calls, by kind.", "counter", "kind", tokens)
-    errors = "openclaw_model_errors_total"
-    page.values(errors, "Model calls that failed, by kind.", "counter", "kind", counted.model_errors)
-    page.gauge("openclaw_clients", "Connected clients.", len(gateway.broadcaster.clients))
-    waiting = await gateway.runtime.stores.ledger.outbox_depth()
-    page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", waiting)
-    page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", lag.histogram)
-    shares = {"0.5": lag.percentile(0.5), "0.99": lag.percentile(0.99)}
-    recent = "openclaw_event_loop_lag_recent_seconds"
-    page.values(recent, "The same over the last minute.", "gauge", "quantile", shares)
-    page.gauge("openclaw_event_loop_lag_worst_seconds", "The worst since the start.", lag.worst)
-    page.gauge("process_resident_memory_bytes", "Memory in use.", resident_bytes())
-    cpu = {"": time.process_time()}
-    page.values("process_cpu_seconds_total", "Processor time used.", "counter", "", cpu)
-    return page.text()
+    def routes(self) -> list[HttpRoute]:
+        probes = zip(PROBES, (self.alive, self.ready), strict=True)
+        return [
+            *(HttpRoute(verb, path, probe, "open") for path, probe in probes for verb in ("GET", "HEAD")),
+            HttpRoute("GET", "/metrics", self.metrics, refusal_response),
+        ]
+
+    async def alive(self, _request: web.BaseRequest, _peer: PeerAddress) -> web.StreamResponse:
+        return web.json_response({"ok": True})
+
+    async def ready(self, _request: web.BaseRequest, _peer: PeerAddress) -> web.StreamResponse:
+        """Not ready while the Gateway starts or stops, and while its disk refuses writes."""
+        problem = await self._disk.problem() if self._is_ready() else "the Gateway is starting or stopping"
+        if problem:
+            return web.json_response({"ok": False, "problem": problem}, status=503)
+        return web.json_response({"ok": True})
+
+    async def metrics(self, _request: web.BaseRequest, _peer: PeerAddress) -> web.StreamResponse:
+        page = await self.render()
+        return web.Response(body=page.encode(), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+    async def render(self) -> str:
+        counted, lag, runs = self._metrics, self._loop_lag, self._runs
+        page = MetricsPage()
+        page.values("openclaw_info", "The version that runs.", "gauge", "version", {__version__: 1})
+        uptime = max(0, self._clock.now_ms() - self._started_at) / 1000
+        page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", uptime)
+        ready = self._is_ready() and not await self._disk.problem()
+        page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
+        ended = {state: counted.messages[state] for state in sorted(END_STATES)}
+        page.values("openclaw_messages_total", "Messages that ended, by how.", "counter", "state", ended)
+        page.gauge("openclaw_runs_active", "Runs under way.", runs.busy())
+        page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", runs.queued())
+        page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", counted.turns)
+        tokens = {kind: counted.tokens[kind] for kind in TOKEN_KINDS}
+        page.values("openclaw_tokens_total", "Tokens of model calls, by kind.", "counter", "kind", tokens)
+        errors = "openclaw_model_errors_total"
+        page.values(errors, "Model calls that failed, by kind.", "counter", "kind", counted.model_errors)
+        page.gauge("openclaw_clients", "Connected clients.", len(self._broadcaster.clients))
+        waiting = await self._ledger.outbox_depth()
+        page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", waiting)
+        page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", lag.histogram)
+        shares = {"0.5": lag.percentile(0.5), "0.99": lag.percentile(0.99)}
+        recent = "openclaw_event_loop_lag_recent_seconds"
+        page.values(recent, "The same over the last minute.", "gauge", "quantile", shares)
+        page.gauge("openclaw_event_loop_lag_worst_seconds", "The worst since the start.", lag.worst)
+        page.gauge("process_resident_memory_bytes", "Memory in use.", resident_bytes())
+        cpu = {"": time.process_time()}
+        page.values("process_cpu_seconds_total", "Processor time used.", "counter", "", cpu)
+        return page.text()
 
 
 class MetricsPage:
@@ -116,25 +157,3 @@ def resident_bytes() -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
-
-
-# Probes
-
-
-async def alive(_request: web.BaseRequest, _gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
-    return web.json_response({"ok": True})
-
-
-async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
-    """Not ready while the Gateway starts or stops, and while its disk refuses writes."""
-    problem = await gateway.disk.problem() if gateway.ready else "the Gateway is starting or stopping"
-    if problem:
-        return web.json_response({"ok": False, "problem": problem}, status=503)
-    return web.json_response({"ok": True})
-
-
-ROUTES: list[Route] = [
-    *((verb, "/healthz", alive, OPEN) for verb in ("GET", "HEAD")),
-    *((verb, "/readyz", ready, OPEN) for verb in ("GET", "HEAD")),
-    ("GET", "/metrics", metrics, refusal_response),
-]

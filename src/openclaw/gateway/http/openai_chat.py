@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids
+from openclaw.config.store import ConfigStore
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import RequestRefused, error_shape, json_response, refusal_response
-from openclaw.gateway.http.openai_run import (
-    Ask,
-    RunEnding,
-    Said,
-    answer,
-    read_request,
-    sse_event,
-    start,
-    tool_spec,
-)
+from openclaw.gateway.http.common import HttpRoute, RequestRefused, error_shape, json_response, refusal_response
+from openclaw.gateway.http.openai_request import Ask, InputMessage, read_request, tool_spec
+from openclaw.gateway.http.openai_run import OpenAiRuns, RunEnding, answer, sse_event
 from openclaw.messages import Usage
-
-if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.server import Route
 
 
 class FunctionCall(msgspec.Struct):
@@ -76,15 +66,50 @@ class ChatBody(msgspec.Struct):
     n: int | None = None
 
 
-async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
-    endpoint = gateway.runtime.config.current.gateway.http.endpoints.chat_completions
-    try:
-        body = await read_request(request, endpoint, "chatCompletions", ChatBody)
-        following = await start(gateway, request, _ask(body), endpoint.images)
-    except RequestRefused as refused:
-        return refused.response()
-    form = Completion(f"chatcmpl_{following.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
-    return await answer(request, following, form, bool(body.stream))
+class ChatCompletions:
+    """Serves OpenAI's chat API."""
+
+    def __init__(self, runs: OpenAiRuns, config: ConfigStore, clock: Clock, started_at: int) -> None:
+        self._runs = runs
+        self._config = config
+        self._clock = clock
+        self._started_at = started_at
+
+    def routes(self) -> list[HttpRoute]:
+        return [
+            HttpRoute("POST", "/v1/chat/completions", self.create, refusal_response),
+            HttpRoute("GET", "/v1/models", self.models, refusal_response),
+            HttpRoute("GET", "/v1/models/*", self.models, refusal_response),
+        ]
+
+    async def create(self, request: web.BaseRequest, _peer: PeerAddress) -> web.StreamResponse:
+        endpoint = self._config.current.gateway.http.endpoints.chat_completions
+        try:
+            body = await read_request(request, endpoint, "chatCompletions", ChatBody)
+            following = await self._runs.start(request, _ask(body), endpoint.images)
+        except RequestRefused as refused:
+            return refused.response()
+        form = Completion(f"chatcmpl_{following.run_id}", self._clock.now_ms() // 1000, body)
+        return await answer(request, following, form, bool(body.stream))
+
+    async def models(self, request: web.BaseRequest, _peer: PeerAddress) -> web.StreamResponse:
+        """List the agents under the names that a request may use as ``model``."""
+        endpoints = self._config.current.gateway.http.endpoints
+        if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
+            hint = "enable it with gateway.http.endpoints.chatCompletions.enabled or responses.enabled"
+            return RequestRefused(f"no such endpoint: {request.path} ({hint})", status=404).response()
+        agent_names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(self._config.current))]
+        created = self._started_at // 1000
+        rows = [{"id": id, "object": "model", "created": created, "owned_by": "openclaw"} for id in agent_names]
+        name = request.path.removeprefix("/v1/models").strip("/")
+        if not name:
+            return json_response({"object": "list", "data": rows})
+        for row in rows:
+            if row["id"] == name:
+                return json_response(row)
+        return RequestRefused(
+            f"The model {name[:200]!r} does not exist; GET /v1/models lists them.", status=404
+        ).response()
 
 
 def _ask(body: ChatBody) -> Ask:
@@ -97,11 +122,11 @@ def _ask(body: ChatBody) -> Ask:
         tool_spec(f"tools.{index}", tool.type, tool.function.name, tool.function.description, tool.function.parameters)
         for index, tool in enumerate(body.tools or [])
     ]
-    system, said = conversation(body.messages)
+    system, inputs = conversation(body.messages)
     return Ask(
         source="openai",
         model=body.model,
-        said=said,
+        messages=inputs,
         no_message="Missing user message in `messages`.",
         system=system,
         tools=tools,
@@ -112,10 +137,10 @@ def _ask(body: ChatBody) -> Ask:
     )
 
 
-def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
+def conversation(messages: list[ChatMessage]) -> tuple[str, list[InputMessage]]:
     """Returns the joined system texts, and everything else in order."""
     system: list[str] = []
-    said: list[Said] = []
+    inputs: list[InputMessage] = []
     names: dict[str, str] = {}
     for message in messages:
         text, images = _content(message.content)
@@ -123,21 +148,21 @@ def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
             case "system" | "developer":
                 system += [text] if text.strip() else []
             case "user":
-                said.append(Said(role="user", text=text, images=images))
+                inputs.append(InputMessage(role="user", text=text, images=images))
             case "assistant":
                 calls = message.tool_calls or []
                 names |= {call.id: call.function.name for call in calls}
                 # A session that did not make these calls itself reads them as words.
                 made = [f"[called {call.function.name}({call.function.arguments})]" for call in calls]
                 text = "\n".join(part for part in (text, *made) if part)
-                said.append(Said(role="assistant", text=text, calls=[call.id for call in calls if call.id]))
+                inputs.append(InputMessage(role="assistant", text=text, calls=[call.id for call in calls if call.id]))
             case "tool" | "function":
                 call_id = message.tool_call_id or ""
                 name = message.name or names.get(call_id, "")
-                said.append(Said(role="tool", text=text, images=images, name=name, call_id=call_id))
+                inputs.append(InputMessage(role="tool", text=text, images=images, name=name, call_id=call_id))
             case role:
                 raise RequestRefused(f"messages: unknown role {role[:40]!r}")
-    return "\n\n".join(system), said
+    return "\n\n".join(system), inputs
 
 
 def _content(content: str | list[dict[str, Any]] | None) -> tuple[str, list[str]]:
@@ -236,30 +261,3 @@ def _usage_field(usage: Usage | None) -> dict[str, Any]:
             "prompt_tokens_details": {"cached_tokens": usage.cache_read},
         }
     }
-
-
-async def models(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
-    """Lists the agents under the names that a request may use as ``model``."""
-    endpoints = gateway.runtime.config.current.gateway.http.endpoints
-    if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
-        hint = "enable it with gateway.http.endpoints.chatCompletions.enabled or responses.enabled"
-        return RequestRefused(f"no such endpoint: {request.path} ({hint})", status=404).response()
-    names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.runtime.config.current))]
-    created = gateway.started_at // 1000
-    rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]
-    asked = request.path.removeprefix("/v1/models").strip("/")
-    if not asked:
-        return json_response({"object": "list", "data": rows})
-    for row in rows:
-        if row["id"] == asked:
-            return json_response(row)
-    return RequestRefused(
-        f"The model {asked[:200]!r} does not exist; GET /v1/models lists them.", status=404
-    ).response()
-
-
-ROUTES: list[Route] = [
-    ("POST", "/v1/chat/completions", create, refusal_response),
-    ("GET", "/v1/models", models, refusal_response),
-    ("GET", "/v1/models/*", models, refusal_response),
-]

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import BodyRefused, HttpRefusal, read_body
+from openclaw.gateway.http.common import BodyRefused, HttpRefusal, HttpRoute, read_body
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, catch_up, field_of, resume
 from openclaw.gateway.server.frames import (
@@ -32,7 +32,6 @@ from openclaw.rights import ADMIN
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.server import Route
 
 CALL_ID = "1"
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -46,83 +45,96 @@ class RpcBody(Params):
     caps: list[str] | None = None
 
 
-async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    try:
-        body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
-    except BodyRefused as refused:
-        response = refusal_response(HttpRefusal(status=refused.status, message=str(refused)))
-        response.force_close()
-        return response
-    except InvalidParams as error:
-        return refusal_response(HttpRefusal(status=400, message=str(error)))
-    if body.stream:
-        return await _stream(request, gateway, peer, body)
-    client = Client(NdjsonSink(), **_identity(peer, body.caps))  # Only the last answer counts; nobody reads the sink.
-    # The call goes on when the caller hangs up.
-    answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
-    answer = await asyncio.shield(answering)
-    # The body is the answer without the envelope of the socket: ``{"ok", "payload"}`` or ``{"ok", "error"}``.
-    return web.Response(body=encode(_response_decoder.decode(answer.frame)), content_type="application/json")
+class Rpc:
+    """Serves calls and event streams over HTTP."""
 
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
-async def _stream(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress, body: RpcBody) -> web.StreamResponse:
-    sink = NdjsonSink()
-    client = CallStream(sink, **_identity(peer, body.caps))
-    try:
-        # The id of the run that the call starts is its idempotency key, so no event is missed.
-        named = decode_any(bytes(body.params)) if bytes(body.params).strip() else None
-    except NotJson:
-        named = None
-    if isinstance(run_id := field_of(named, "idempotencyKey"), str):
-        client.follow_run(run_id)
-    gateway.broadcaster.add(client)
+    def routes(self) -> list[HttpRoute]:
+        return [
+            HttpRoute("POST", "/__openclaw__/rpc", self.call, refusal_response),
+            HttpRoute("GET", "/__openclaw__/events", self.events, refusal_response),
+        ]
 
-    async def answer_call() -> None:
-        answer = await registry.answer(gateway, client, CALL_ID, body.method, body.params)
-        if not answer.sent:
-            await client.send_answer(answer.frame)
-        client.answered(answer.ok)
+    async def call(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
+        try:
+            body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
+        except BodyRefused as refused:
+            response = refusal_response(HttpRefusal(status=refused.status, message=str(refused)))
+            response.force_close()
+            return response
+        except InvalidParams as error:
+            return refusal_response(HttpRefusal(status=400, message=str(error)))
+        if body.stream:
+            return await self._stream(request, peer, body)
+        client = Client(
+            NdjsonSink(), **_identity(peer, body.caps)
+        )  # Only the last answer counts; nobody reads the sink.
+        # The call goes on when the caller hangs up.
+        answering = self._gateway.spawn(registry.answer(self._gateway, client, CALL_ID, body.method, body.params))
+        answer = await asyncio.shield(answering)
+        # The body is the answer without the envelope of the socket: ``{"ok", "payload"}`` or ``{"ok", "error"}``.
+        return web.Response(body=encode(_response_decoder.decode(answer.frame)), content_type="application/json")
 
-    gateway.spawn(answer_call())
-    try:
-        return await sink.serve(request)
-    finally:
-        client.closing = True
-        gateway.broadcaster.remove(client)
+    async def _stream(self, request: web.BaseRequest, peer: PeerAddress, body: RpcBody) -> web.StreamResponse:
+        sink = NdjsonSink()
+        client = CallStream(sink, **_identity(peer, body.caps))
+        try:
+            # The id of the run that the call starts is its idempotency key, so no event is missed.
+            params = decode_any(bytes(body.params)) if bytes(body.params).strip() else None
+        except NotJson:
+            params = None
+        if isinstance(run_id := field_of(params, "idempotencyKey"), str):
+            client.follow_run(run_id)
+        self._gateway.broadcaster.add(client)
 
+        async def answer_call() -> None:
+            answer = await registry.answer(self._gateway, client, CALL_ID, body.method, body.params)
+            if not answer.sent:
+                await client.send_answer(answer.frame)
+            client.answered(answer.ok)
 
-async def events(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    """Sends all broadcast events, or those of one session, for as long as the caller listens.
+        self._gateway.spawn(answer_call())
+        try:
+            return await sink.serve(request)
+        finally:
+            client.closing = True
+            self._gateway.broadcaster.remove(client)
 
-    With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the answer
-    name the current epoch and number, and why missed events cannot be sent.
-    """
-    broadcaster, after = gateway.broadcaster, request.query.get("afterSeq")
-    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
-        return refusal_response(HttpRefusal(status=400, message="afterSeq must be a sequence number"))
-    resumption = None if after is None else resume(broadcaster, int(after), request.query.get("epoch"))
-    headers = {"X-OpenClaw-Epoch": broadcaster.epoch, "X-OpenClaw-Seq": str(broadcaster.seq)}
-    if resumption is not None and resumption.gap:
-        headers["X-OpenClaw-Gap"] = resumption.gap
-    sink = NdjsonSink(headers)
-    client = Client(sink, **_identity(peer, request.query.getall("cap", None)))
-    if key := request.query.get("sessionKey"):
-        wanted = gateway.canonical_key(key)
+    async def events(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
+        """Send all broadcast events, or those of one session, for as long as the caller listens.
 
-        def of_session(_event: str, payload: Any) -> bool:
-            found = field_of(payload, "sessionKey")
-            return isinstance(found, str) and gateway.canonical_key(found) == wanted
+        With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the
+        answer name the current epoch and number, and why missed events cannot be sent.
+        """
+        broadcaster, after = self._gateway.broadcaster, request.query.get("afterSeq")
+        if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+            return refusal_response(HttpRefusal(status=400, message="afterSeq must be a sequence number"))
+        resumption = None if after is None else resume(broadcaster, int(after), request.query.get("epoch"))
+        headers = {"X-OpenClaw-Epoch": broadcaster.epoch, "X-OpenClaw-Seq": str(broadcaster.seq)}
+        if resumption is not None and resumption.gap:
+            headers["X-OpenClaw-Gap"] = resumption.gap
+        sink = NdjsonSink(headers)
+        client = Client(sink, **_identity(peer, request.query.getall("cap", None)))
+        if key := request.query.get("sessionKey"):
+            canonical_key = self._gateway.canonical_key
+            session_key = canonical_key(key)
 
-        client.event_filter = of_session
-    broadcaster.add(client)
-    if resumption is not None:
-        client.live = False
-        gateway.spawn(catch_up(broadcaster, client, resumption.after))
-    try:
-        return await sink.serve(request)
-    finally:
-        client.closing = True
-        broadcaster.remove(client)
+            def of_session(_event: str, payload: Any) -> bool:
+                event_key = field_of(payload, "sessionKey")
+                return isinstance(event_key, str) and canonical_key(event_key) == session_key
+
+            client.event_filter = of_session
+        broadcaster.add(client)
+        if resumption is not None:
+            client.live = False
+            self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
+        try:
+            return await sink.serve(request)
+        finally:
+            client.closing = True
+            broadcaster.remove(client)
 
 
 def _identity(peer: PeerAddress, caps: list[str] | None) -> dict[str, Any]:
@@ -160,12 +172,6 @@ def refusal_response(refused: HttpRefusal) -> web.Response:
         headers["Retry-After"] = str(refused.retry_after_ms // 1000 + 1)
     body = encode({"ok": False, "error": error})
     return web.Response(status=refused.status, body=body, content_type="application/json", headers=headers)
-
-
-ROUTES: list[Route] = [
-    ("POST", "/__openclaw__/rpc", call, refusal_response),
-    ("GET", "/__openclaw__/events", events, refusal_response),
-]
 
 
 _ENDS = frozenset({"final", "error", "aborted"})

@@ -13,7 +13,7 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import beyond, invoke_refusal
 from openclaw.gateway.auth.devices import TooManyNodes, summary, token_scopes
-from openclaw.gateway.http.control_ui import LIFETIME_MS
+from openclaw.gateway.http.control_ui import TICKET_TTL_MS
 from openclaw.gateway.nodes import (
     LONGEST_NAME,
     MAX_CAPS,
@@ -393,4 +393,4 @@ class SignInCreate(Params):
 @methods.add("signIn.create", SignInCreate)
 async def create_sign_in(call: MethodCall, params: SignInCreate) -> Any:
     """Puts a secret that the caller knows behind a ticket, with which a web page signs in once."""
-    return {"ticket": call.gateway.sign_in_tickets.issue(params.secret), "expiresInMs": LIFETIME_MS}
+    return {"ticket": call.gateway.sign_in_tickets.issue(params.secret), "expiresInMs": TICKET_TTL_MS}

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from ipaddress import ip_network
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -27,9 +27,9 @@ from openclaw.cluster.links import LINK_PATH
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.authorise import start_problem
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
-from openclaw.gateway.http.common import HttpRefusal, caller_refusal, not_found
-from openclaw.gateway.http.control_ui import page_names
-from openclaw.gateway.http.webhooks import serve_webhook
+from openclaw.gateway.http.common import CallerCheck, HttpHandler, RoutePath, not_found
+from openclaw.gateway.http.routes import http_routes
+from openclaw.gateway.http.webhooks import ChannelWebhooks
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.net import is_loopback, plain_ip
 from openclaw.storage.disk_errors import kind_of, refusal_text
@@ -73,16 +73,6 @@ BODIES_BYTES = 32 * 1024 * 1024
 FREE_BYTES = 64 * 1024
 """A body up to this size finds room in any case."""
 _JSON_PATHS = ("/v1/", "/tools/", "/__openclaw__/")
-HttpHandler = Callable[[web.BaseRequest, "Gateway", PeerAddress], Awaitable[web.StreamResponse]]
-Refuse = Callable[[HttpRefusal], web.Response]
-Path = str | Callable[[Config], str | None]
-Route = tuple[str, Path, HttpHandler, Refuse | Literal["open", "own"]]
-"""Verb, path, handler, and how a caller without the secret is refused.
-
-A path that ends in ``*`` stands for everything below it. A path that the configuration chooses is a function; it stands
-for itself and everything below it, and for nothing while it is None. The verb ``*`` is every verb. ``open`` needs no
-secret; with ``own`` the handler asks for a secret of its own.
-"""
 
 
 class StartRefused(Exception):
@@ -94,7 +84,14 @@ class Server:
 
     def __init__(self, gateway: Gateway, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
         self.gateway = gateway
+        self.routes = http_routes(gateway)
         self.port = 0
+        self._callers = CallerCheck(
+            gateway.runtime.config, gateway.auth_limiter, gateway.sockets, gateway.secret, gateway.is_owner_process
+        )
+        self._webhooks = ChannelWebhooks(
+            gateway.channel_services.channels, gateway.auth_limiter, gateway.sockets.bodies
+        )
         self._handshake_timeout_s = handshake_timeout_s
         self._listeners: list[asyncio.Server | TlsListener] = []
         self._web: web.Server | None = None
@@ -153,36 +150,37 @@ class Server:
 
     async def _handle_http(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         settings = self.gateway.runtime.config.current.gateway
-        if self.gateway.channel_services.channels.webhook(request.path):
-            if foreign := site_refusal(peer, settings.control_ui.allowed_origins):
-                return web.Response(status=403, text=foreign)
-            return await self._answer(serve_webhook, request, peer)
+        foreign_site = site_refusal(peer, settings.control_ui.allowed_origins)
+        if self._webhooks.is_at(request.path):
+            if foreign_site:
+                return web.Response(status=403, text=foreign_site)
+            return await self._answer(self._webhooks.serve, request, peer)
         allowed: list[str] = []
-        fits: Path | None = None
-        for verb, path, handler, refuse in self.gateway.routes:
+        match: RoutePath | None = None
+        for verb, path, handler, refuse in self.routes:
             if not _is_at(path, request.path, self.gateway.runtime.config.current):
                 continue
-            fits = path if fits is None else fits
-            if path != fits:
-                continue  # The first path that fits decides, also when it does not take the verb.
+            match = path if match is None else match
+            if path != match:
+                continue  # The first path that fits decides, even if it does not accept the verb.
             if verb not in (request.method, "*"):
                 allowed.append(verb)
                 continue
             if refuse not in ("open", "own"):
-                if refused := caller_refusal(self.gateway, request, peer):
+                if refused := self._callers.refusal(request, peer):
                     return refuse(refused)
-            elif foreign := site_refusal(peer, settings.control_ui.allowed_origins):
-                return web.Response(status=403, text=foreign)
+            elif foreign_site:
+                return web.Response(status=403, text=foreign_site)
             return await self._answer(handler, request, peer)
-        if foreign := site_refusal(peer, settings.control_ui.allowed_origins):
-            return web.Response(status=403, text=foreign)
+        if foreign_site:
+            return web.Response(status=403, text=foreign_site)
         if allowed:
             return web.Response(status=405, text="Method Not Allowed", headers={"Allow": ", ".join(sorted(allowed))})
         return not_found(request.path)
 
     async def _answer(self, handler: HttpHandler, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         try:
-            return await handler(request, self.gateway, peer)
+            return await handler(request, peer)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:
@@ -236,18 +234,11 @@ async def serve(gateway: Gateway, host: str, port: int, *, handshake_timeout_s: 
     return server
 
 
-def _is_at(path: Path, asked: str, config: Config) -> bool:
+def _is_at(path: RoutePath, request_path: str, config: Config) -> bool:
     if isinstance(path, str):
-        return path == asked or (path.endswith("*") and asked.startswith(path[:-1]))
+        return path == request_path or (path.endswith("*") and request_path.startswith(path[:-1]))
     base = path(config)
-    return base is not None and (asked == base or asked.startswith(f"{base}/"))
-
-
-def taken_names(gateway: Gateway) -> set[str]:
-    """The first parts of the paths that the Gateway serves itself. Webhooks of channels have others."""
-    config = gateway.runtime.config.current
-    paths = [path if isinstance(path, str) else path(config) or "" for _, path, _, _ in gateway.routes]
-    return {"", *page_names(), *(path.strip("/*").split("/")[0] for path in paths)}
+    return base is not None and (request_path == base or request_path.startswith(f"{base}/"))
 
 
 def failure_response(path: str, error: Exception) -> web.Response:
