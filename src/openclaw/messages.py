@@ -15,6 +15,34 @@ StopReason: TypeAlias = Literal["stop", "length", "toolUse", "error", "aborted"]
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 
 
+_NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
+"""Channels without a platform: a reply there stays in the session."""
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The destination of the replies to a message: fixed at acceptance, read again by the delivery.
+
+    The ledger stores it as JSON and links between nodes send it as MessagePack; all other code uses the attributes.
+    """
+
+    channel: str = ""
+    to: str = ""
+    """The chat's address on the channel."""
+    account_id: str | None = None
+    thread_id: str | int | None = None
+    session_key: str = ""
+    reply_to_id: str = ""
+    """The message that a reply may quote."""
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether a channel delivers replies on this route."""
+        return self.channel not in _NOT_DELIVERED and bool(self.to)
+
+
+NO_ROUTE = Route()
+
+
 class _Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Messages make no cycles. The garbage collector would stop everything to look at those of a long conversation."""
 

@@ -20,7 +20,8 @@ from openclaw.config.keypath import format_path
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.config.store import ConfigError, ConfigStore
-from openclaw.inbound.message import Inbound, MovedChat, Peer, Route
+from openclaw.inbound.message import Inbound, MovedChat, Peer
+from openclaw.messages import Route
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import main_session_key, thread_suffix
@@ -79,7 +80,7 @@ def reply_route(inbound: Inbound, resolved: Resolved) -> Route:
         account_id=resolved.account_id,
         thread_id=resolved.new_thread or inbound.thread_id,
         session_key=resolved.session_key,
-        reply_to_id=inbound.message_id or None,
+        reply_to_id=inbound.message_id,
     )
 
 

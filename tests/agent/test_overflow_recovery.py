@@ -23,6 +23,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.messages import (
     AssistantMessage,
     Message,
+    Route,
     TextBlock,
     ToolCall,
     ToolResultMessage,
@@ -265,7 +266,7 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
             session_key=key,
             session_id=session_id,
             source="webchat",
-            route={"channel": "webchat"},
+            route=Route(channel="webchat"),
             body=body,
         )
     )

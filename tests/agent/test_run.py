@@ -15,7 +15,7 @@ from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.events import Event, TextDelta
 from openclaw.gateway.gateway import Gateway
-from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage, user_text
+from openclaw.messages import AssistantMessage, Message, Route, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
 from openclaw.runs.run import RunInbox
 from openclaw.sessions.entry import SessionEntry
@@ -47,7 +47,7 @@ class Session:
             session_key=KEY,
             session_id=SESSION_ID,
             source="webchat",
-            route={"channel": "webchat"},
+            route=Route(channel="webchat"),
             body=MessageBody(prompt=prompt, **body),
         )
         row, _ = await self.gateway.runtime.stores.ledger.accept(message)

@@ -21,6 +21,7 @@ from openclaw.gateway.channels import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
 from openclaw.inbound.message import Inbound
+from openclaw.messages import Route
 from openclaw.outbound.reply import SendFailed
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import SessionRef
@@ -50,7 +51,7 @@ class House:
 async def take(gateway: Gateway, inbound: Inbound) -> None:
     """The shortest way in: no rules, one run per message."""
     resolved = resolve_route(gateway.runtime.config.current, inbound)
-    route = {"channel": inbound.channel, "to": inbound.to, "accountId": inbound.account_id}
+    route = Route(channel=inbound.channel, to=inbound.to, account_id=inbound.account_id)
     session = SessionRef(resolved.agent_id, resolved.session_key)
     run_id = f"{inbound.channel}-{inbound.message_id}"
     await submit(gateway, inbound.text, run_id, session=session, source=inbound.channel, route=route)

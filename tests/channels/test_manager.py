@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +15,7 @@ from openclaw.channels.base import ChannelKinds, NotConfigured, default_account_
 from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
+from openclaw.messages import Route
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
@@ -165,20 +167,20 @@ async def test_changes_elsewhere_leave_channels_alone(stage: Stage) -> None:
 async def test_sends_go_through_the_named_account_else_the_default_one(stage: Stage) -> None:
     stage.config = config({"loopback": {"accounts": {"home": {}, "work": {}}}})
     await stage.start("home", "work")
-    for account in ({"accountId": "Work"}, {}):
+    for account in ("Work", None):
         await stage.channels.send(
-            "loopback", {"channel": "loopback", "to": "ann", **account}, OutgoingMessage(text="x"), "k"
+            "loopback", Route(channel="loopback", to="ann", account_id=account), OutgoingMessage(text="x"), "k"
         )
     assert [delivered.account for delivered in stage.world.delivered] == ["work", "home"]
 
 
 async def test_a_send_that_cannot_be_made_says_so(stage: Stage) -> None:
     await stage.start()
-    route = {"channel": "loopback", "to": "ann"}
+    route = Route(channel="loopback", to="ann")
     with pytest.raises(SendFailed, match=r"channels\.irc"):
         await stage.channels.send("irc", route, OutgoingMessage(text="x"), "k")
     with pytest.raises(SendFailed, match="is invalid") as unreadable:
-        await stage.channels.send("loopback", {**route, "to": 7}, OutgoingMessage(text="x"), "k")
+        await stage.channels.send("loopback", Route(), OutgoingMessage(text="x"), "k")
     assert unreadable.value.permanent
     stage.world.failures = [RuntimeError("a bug")]
     with pytest.raises(SendFailed, match="a bug") as bug:
@@ -188,7 +190,7 @@ async def test_a_send_that_cannot_be_made_says_so(stage: Stage) -> None:
 
 async def test_a_channel_that_lost_its_connection_is_not_ready(stage: Stage) -> None:
     await stage.start()
-    route = {"channel": "loopback", "to": "ann"}
+    route = Route(channel="loopback", to="ann")
     assert stage.channels.ready("loopback", route)
     stage.world.disconnect(error="cut")
     assert not stage.channels.ready("loopback", route)
@@ -200,10 +202,12 @@ async def test_a_channel_that_lost_its_connection_is_not_ready(stage: Stage) -> 
 
 async def test_the_typing_sign_never_raises(stage: Stage) -> None:
     await stage.start()
-    await stage.channels.typing("loopback", {"channel": "loopback", "to": "ann"}, True)
-    await stage.channels.typing("irc", {"channel": "irc", "to": "ann"}, True)
-    await stage.channels.typing("loopback", {"channel": "loopback", "to": 7}, True)
-    assert stage.world.typing == [("ann", True)]
+    await stage.channels.typing("loopback", Route(channel="loopback", to="ann"), True)
+    await stage.channels.typing("irc", Route(channel="irc", to="ann"), True)
+    (account,) = stage.channels.accounts()
+    with patch.object(account.channel, "typing", side_effect=RuntimeError("a bug")) as broken:
+        await stage.channels.typing("loopback", Route(channel="loopback", to="ann"), True)
+    assert stage.world.typing == [("ann", True)] and broken.called
 
 
 async def test_replies_wait_in_the_outbox_while_the_channel_is_away(stage: Stage, tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ async def test_replies_wait_in_the_outbox_while_the_channel_is_away(stage: Stage
         session_key="agent:main:main",
         session_id="s",
         source="loopback",
-        route={"channel": "loopback", "to": "loopback:ann"},
+        route=Route(channel="loopback", to="loopback:ann"),
         body=MessageBody(),
     )
     await ledger.post(accept, [OutboxPart(part=n, channel="loopback", payload={"text": t}) for n, t in enumerate("ab")])

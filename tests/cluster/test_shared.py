@@ -12,6 +12,7 @@ import pytest
 
 from openclaw.gateway.assemble import start_scheduler
 from openclaw.gateway.gateway import Gateway
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
 from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.approvals import PendingApproval
@@ -25,7 +26,7 @@ PATIENCE_S = 90
 CHANNEL = {"loopback": {"enabled": True, "dmPolicy": "open", "allowFrom": ["*"]}}
 EVERY_MINUTE = {"kind": "every", "everyMs": 60_000}
 JOB = {"name": "b", "schedule": EVERY_MINUTE, "payload": {"kind": "agentTurn", "message": "Brief me"}}
-ROUTE = {"channel": "loopback", "to": "loopback:ann", "accountId": "default"}
+ROUTE = Route(channel="loopback", to="loopback:ann", account_id="default")
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

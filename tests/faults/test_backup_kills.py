@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.messages import Route
 from openclaw.storage import faults
 from openclaw.storage.files import restore as restoring
 from openclaw.storage.files.backup import Backup, BackupError, BackupFolder
@@ -160,7 +161,7 @@ def message(run_id: str) -> Accept:
         session_key="agent:main:main",
         session_id="s",
         source="signal",
-        route={"channel": "signal", "to": "ann"},
+        route=Route(channel="signal", to="ann"),
         body=MessageBody(prompt="hi"),
     )
 

@@ -16,6 +16,7 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody
 from tests.faults.lives import died, lives_to_the_end, plan, wait
 from tests.support.forked_gateway import ForkedGateway
@@ -327,7 +328,9 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     try:
         await gateway.runs.find_unfinished()
         gateway.runs.start_unfinished()
-        accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
+        accept = Accept(
+            run_id="a", dedupe_key="", session_id="s", route=Route(), body=MessageBody(prompt="a"), **fields
+        )
         row, _ = await gateway.runtime.stores.ledger.accept(accept)
         await gateway.runtime.stores.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await submit(gateway, "b", "b")

@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
+from openclaw.messages import Route
 from tests.flows.test_exec_rules import follow_up, last_result, question, said
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import TOKEN, RequestFailed, WireClient, model_config, text_of
@@ -377,9 +378,9 @@ async def test_a_node_does_not_choose_who_gets_an_answer(
 ) -> None:
     async with gateway.client() as client:
         await client.chat("my secret is 4711 [[reply:noted]]", "main")
-    here = {"channel": "signal", "to": "+15550000042"}
+    here = Route(channel="signal", to="+15550000042")
     last = SimpleNamespace(route=here, problem="")
-    elsewhere = SimpleNamespace(route={"channel": "signal", "to": "+1666"}, problem="")
+    elsewhere = SimpleNamespace(route=Route(channel="signal", to="+1666"), problem="")
 
     async def target(_: str, channel: str | None, to: str | None) -> Any:
         return elsewhere if to == "+1666" else last
@@ -389,7 +390,7 @@ async def test_a_node_does_not_choose_who_gets_an_answer(
         stolen = await node.tell("agent.request", **asked, to="+1666")
         assert not stolen["ok"] and "cannot choose who gets the answer" in stolen["error"]["message"]
         assert len(models.requests) == 1
-        told = await node.tell("agent.request", **asked, to=here["to"])
+        told = await node.tell("agent.request", **asked, to=here.to)
         assert told["ok"]
 
 

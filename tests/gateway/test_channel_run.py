@@ -24,7 +24,7 @@ from openclaw.events import (
     ToolStarted,
 )
 from openclaw.gateway.channels import TTL_S, ChannelRun, ChannelServices
-from openclaw.messages import AssistantMessage
+from openclaw.messages import AssistantMessage, Route
 from openclaw.runs.run import Run, RunAbsorbed, RunBegan, RunFinished, RunStopping
 from openclaw.storage.message_ledger import AbortReason, LedgerRow
 from tests.support.clock import HeldClock
@@ -41,7 +41,7 @@ class Sign:
         self.platform.set()
         self.delivered = asyncio.Event()
         self.woken = 0
-        key, route = "agent:main:main", {"channel": "signal"}
+        key, route = "agent:main:main", Route(channel="signal")
         row = SimpleNamespace(id=1, run_id="r1", agent_id="main", session_key=key, route=route)
         self.run = Run(cast(LedgerRow, row))
         config = Config(session=Session(typing_mode=mode, typing_interval_seconds=6))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.gateway.gateway import FIRST_CLEANUP_S, LEDGER_DAYS
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody
 from tests.support.clock import MovableClock
 from tests.support.gateway_in_process import InProcessGateway
@@ -23,7 +24,7 @@ def message(run_id: str) -> Accept:
         session_key="agent:main:main",
         session_id="s",
         source="webchat",
-        route={},
+        route=Route(),
         body=MessageBody(text="hello"),
     )
 

@@ -327,7 +327,7 @@ async def test_an_accepted_message_says_where_its_answer_goes_and_what_it_was_ma
     assert await known.texts(1) == ["Hi Ann."]
     (row,) = await known.rows()
     assert (row.session_key, row.source, row.body.message_ids) == (KEY, "loopback", ["m9"])
-    assert (row.route["channel"], row.route["to"], row.route["accountId"]) == ("loopback", "loopback:ann", "default")
+    assert (row.route.channel, row.route.to, row.route.account_id) == ("loopback", "loopback:ann", "default")
     assert "hello" in (row.body.prompt or "")
 
 

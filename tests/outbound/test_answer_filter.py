@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw.events import Silent, Spoken, Unsaid
-from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall
+from openclaw.messages import AssistantMessage, Route, TextBlock, ThinkingBlock, ToolCall
 from openclaw.outbound.answer_filter import AnswerText, ReplyTags, SpeechStream, speech_of, visible_message
 from openclaw.outbound.chunking import Limits
 from openclaw.outbound.reply import ReplyShape, parts_for
@@ -144,6 +144,6 @@ def test_a_bracket_that_is_no_tag_is_not_held_for_ever() -> None:
 
 @pytest.mark.parametrize(("tag", "quoted"), [("current", "msg-7"), ("abc", "abc"), ("", None)])
 def test_the_first_message_of_a_reply_quotes_what_was_named(tag: str, quoted: str | None) -> None:
-    route = {"channel": "telegram", "to": "5", "replyToId": "msg-7"}
+    route = Route(channel="telegram", to="5", reply_to_id="msg-7")
     parts = parts_for(route, ["one", "two"], ReplyShape(limits=Limits()), reply_to=tag)
     assert [part.payload.get("replyToId") for part in parts] == [quoted, None]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.messages import Route
 from openclaw.outbound.deliver import FOR_EVER, LONGEST_RETRY_AFTER_S, PART_EXPIRY_MS, Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.files.ledger import FileLedger
@@ -64,17 +65,17 @@ class Wire(Watched):
         self.hanging: dict[str, asyncio.Event] = {}
         self.most_at_once = self._at_once = 0
 
-    def ready(self, channel: str, route: dict[str, Any]) -> bool:
+    def ready(self, channel: str, route: Route) -> bool:
         return channel not in self.down
 
     def idempotent(self, channel: str) -> bool:
         return channel in self.keyed
 
-    async def answers(self, channel: str, route: dict[str, Any]) -> bool:
+    async def answers(self, channel: str, route: Route) -> bool:
         self.asked += 1
         return channel not in self.silent
 
-    async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
+    async def send(self, channel: str, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         self.changed.set()
@@ -84,7 +85,7 @@ class Wire(Watched):
             if waiting := self.failures.get(channel):
                 raise waiting.pop(0)
             await asyncio.sleep(0)
-            self.got.append((channel, route["to"], message.text))
+            self.got.append((channel, route.to, message.text))
             self.parts.append(message)
             self.keys.append(key)
             return SendReceipt(message_id=f"id-{len(self.got)}")
@@ -116,7 +117,7 @@ class Bench:
             session_key="agent:main:main",
             session_id="s",
             source="test",
-            route={"channel": channel, "to": to},
+            route=Route(channel=channel, to=to),
             body=MessageBody(),
         )
         parts = [OutboxPart(part=n, channel=channel, payload={"text": text}) for n, text in enumerate(texts)]
@@ -525,7 +526,7 @@ async def test_a_payload_nobody_can_read_is_dead_at_once(bench: Bench) -> None:
         session_id="s",
         source="t",
         body=MessageBody(),
-        route={"channel": "signal", "to": "ann"},
+        route=Route(channel="signal", to="ann"),
     )
     row, _ = await bench.ledger.post(accept, [OutboxPart(part=0, channel="signal", payload={"text": 7})])
     await bench.round()

@@ -8,22 +8,23 @@ from typing import Any
 import pytest
 
 from openclaw.config.load import parse_config
+from openclaw.messages import Route
 from openclaw.outbound.chunking import Limits
 from openclaw.outbound.reply import MediaRef, ReplyShape, Speaker, failure_notice, parts_for, reply_shape
 
-SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}
+SIGNAL = Route(channel="signal", to="signal:+15550000042", account_id="default")
 
 
 @pytest.mark.parametrize(
     "route",
     [
-        {"channel": "webchat", "sessionKey": "agent:main:main"},
-        {"channel": "internal", "to": "x"},
-        {"channel": "signal"},
-        {},
+        Route(channel="webchat", session_key="agent:main:main"),
+        Route(channel="internal", to="x"),
+        Route(channel="signal"),
+        Route(),
     ],
 )
-def test_a_reply_to_the_web_or_to_nowhere_leaves_through_no_channel(route: dict[str, Any]) -> None:
+def test_a_reply_to_the_web_or_to_nowhere_leaves_through_no_channel(route: Route) -> None:
     assert parts_for(route, ["hello"], ReplyShape(limits=Limits())) == []
 
 
@@ -59,7 +60,7 @@ def test_each_file_is_a_message_and_a_short_text_its_caption_where_there_are_cap
     channel: str, text: str, mime: str, shapes: list[tuple[str, int]]
 ) -> None:
     files = [MediaRef(blob="ab", mime_type=mime), MediaRef(blob="cd", mime_type=mime)]
-    parts = parts_for({"channel": channel, "to": "x"}, [text], ReplyShape(limits=Limits()), files)
+    parts = parts_for(Route(channel=channel, to="x"), [text], ReplyShape(limits=Limits()), files)
     assert [(part.payload.get("text", ""), len(part.payload.get("media", ()))) for part in parts] == shapes
     assert [part.part for part in parts] == list(range(len(parts)))
 
@@ -81,12 +82,7 @@ def test_each_file_is_a_message_and_a_short_text_its_caption_where_there_are_cap
 def test_which_messages_of_a_long_reply_quote(channel: str, mode: str, tag: str, quoting: list[bool]) -> None:
     section = {"replyToMode": mode, "textChunkLimit": 6}
     config = parse_config("openclaw.json", json.dumps({"channels": {channel: section}}), {}).config
-    route = {
-        "channel": channel,
-        "to": "channel:C1",
-        "replyToId": "42",
-        "sessionKey": f"agent:main:{channel}:channel:c1",
-    }
+    route = Route(channel=channel, to="channel:C1", reply_to_id="42", session_key=f"agent:main:{channel}:channel:c1")
     assert config is not None
     shape = reply_shape(config, route, Speaker(agent_id="main", model="m", thinking="off"))
     file = MediaRef(blob="ab", mime_type="audio/ogg")
@@ -114,6 +110,6 @@ def test_a_failed_run_gives_one_notice() -> None:
 )
 def test_on_slack_the_kind_of_chat_decides_what_is_quoted(slack: dict[str, Any], key: str, quotes: str) -> None:
     config = parse_config("openclaw.json", json.dumps({"channels": {"slack": slack}}), {}).config
-    route = {"channel": "slack", "to": "channel:C1", "sessionKey": key}
+    route = Route(channel="slack", to="channel:C1", session_key=key)
     assert config is not None
     assert reply_shape(config, route, Speaker(agent_id="main", model="m", thinking="off")).quotes == quotes

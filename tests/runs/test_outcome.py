@@ -9,12 +9,12 @@ import pytest
 from openclaw.agent.recorder import NO_WORDS, RAN_OUT, RunResult
 from openclaw.config.load import parse_config
 from openclaw.events import Silent, Spoken, Unsaid
-from openclaw.messages import AssistantMessage, ToolCall
+from openclaw.messages import AssistantMessage, Route, ToolCall
 from openclaw.outbound.chunking import limits_for
 from openclaw.outbound.reply import ReplyShape
 from openclaw.runs.endings import ending_of, reply_parts
 
-SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
+SIGNAL = Route(channel="signal", to="signal:+15550000042")
 EMPTY = AssistantMessage(content=[])
 CUT = AssistantMessage(content=[], stop_reason="length")
 FIRST = Spoken("first")

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from openclaw.config.schema import Config
+from openclaw.messages import Route
 from openclaw.runs.reasons import reason_text
 from openclaw.runs.recovery import how_to_resume, unfinished_runs
 from openclaw.runs.run import Run
@@ -23,7 +24,7 @@ def row(number: int, attempts: int = 0, prompt: str | None = "x") -> LedgerRow:
         session_key="agent:main:main",
         session_id="s",
         source="webchat",
-        route={},
+        route=Route(),
         body=MessageBody(prompt=prompt),
         state="running" if attempts else "accepted",
         reason=NO_REASON,

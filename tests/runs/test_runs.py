@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.gateway import Gateway
-from openclaw.messages import ToolCall
+from openclaw.messages import Route, ToolCall
 from openclaw.models.base import ModelError
 from openclaw.runs.accept import Submission
 from openclaw.runs.queue_settings import QueueSettings
@@ -40,7 +40,7 @@ class Stage:
         self.clock = clock
 
     async def send(
-        self, name: str, settings: QueueSettings = FOLLOWUP, *, key: str = KEY, route: dict[str, Any] | None = None
+        self, name: str, settings: QueueSettings = FOLLOWUP, *, key: str = KEY, route: Route | None = None
     ) -> Submission:
         """A message whose text is its name."""
         message = Accept(
@@ -50,7 +50,7 @@ class Stage:
             session_key=key,
             session_id="11111111-1111-4111-8111-111111111111",
             source="webchat",
-            route=route or {"channel": "webchat"},
+            route=route or Route(channel="webchat"),
             body=MessageBody(prompt=name),
         )
         return await self.runs.submit(message, settings)
@@ -153,8 +153,8 @@ async def test_messages_for_different_places_are_not_collected_into_one_answer(o
     hold = on.model.held()
     await on.send("one", COLLECT)
     await on.model.asked(1)
-    await on.send("ann", COLLECT, route={"channel": "webchat", "to": "ann"})
-    await on.send("bob", COLLECT, route={"channel": "webchat", "to": "bob"})
+    await on.send("ann", COLLECT, route=Route(channel="webchat", to="ann"))
+    await on.send("bob", COLLECT, route=Route(channel="webchat", to="bob"))
     on.clock.advance(2)
     hold.set()
     assert await on.states("ann", "bob") == ["answered", "answered"]

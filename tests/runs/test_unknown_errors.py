@@ -17,7 +17,16 @@ import pytest
 
 from openclaw.cluster.claims import SoleClaims
 from openclaw.gateway.gateway import Gateway
-from openclaw.messages import AssistantMessage, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage, user_text
+from openclaw.messages import (
+    AssistantMessage,
+    Route,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+    user_text,
+)
 from openclaw.models.base import ModelRequest, OnEvent, Text
 from openclaw.runs.queue_settings import QueueSettings
 from openclaw.storage.disk_errors import UNKNOWN_TRIES, StorageError
@@ -191,7 +200,7 @@ def client_message(name: str) -> Accept:
         session_key=KEY,
         session_id="11111111-1111-4111-8111-111111111111",
         source="webchat",
-        route={"channel": "webchat"},
+        route=Route(channel="webchat"),
         body=MessageBody(prompt=name),
     )
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.messages import Route
 from openclaw.runs.delivery_report import delivery_text
 from openclaw.runs.history import MessageHistory, answered_by
 from openclaw.runs.reasons import reason_text
@@ -48,7 +49,12 @@ def reason(sentence: str) -> Reason:
 
 def message(state: str = "answered", *, reason: str = "", **fields: Any) -> LedgerRow:
     base: dict[str, Any] = {"id": 7, "run_id": "r7", "dedupe_key": "", "agent_id": "main"}
-    base |= {"session_key": "agent:main:main", "session_id": "s", "source": "webchat", "route": {"channel": "webchat"}}
+    base |= {
+        "session_key": "agent:main:main",
+        "session_id": "s",
+        "source": "webchat",
+        "route": Route(channel="webchat"),
+    }
     base |= {
         "body": MessageBody(prompt="hello"),
         "reason": reason_from_sentence(reason),
@@ -82,7 +88,7 @@ def call(name: str, at: int, finished: int | None, ok: bool | None = True) -> To
 
 def part(number: int, state: Any, **fields: Any) -> OutboxRow:
     base: dict[str, Any] = {"id": number + 1, "ledger_id": 7, "run_id": "r7", "part": number, "channel": "signal"}
-    base |= {"route": {}, "payload": {}, "state": state, "attempts": 1, "next_at": 0, "created_at": START}
+    base |= {"route": Route(), "payload": {}, "state": state, "attempts": 1, "next_at": 0, "created_at": START}
     doubts, code, problem = delivery_from_sentence(fields.pop("error", ""))
     return OutboxRow(**(base | fields), doubts=doubts, code=code, error=problem)
 
@@ -298,7 +304,7 @@ def test_tool_calls_are_told_with_how_they_went(state: str, calls: list[ToolCall
     ],
 )
 def test_delivery_is_told_part_by_part(outbox: list[OutboxRow], sentences: list[str]) -> None:
-    row = message(route={"channel": "signal", "to": "+1"}, result={"text": "x"})
+    row = message(route=Route(channel="signal", to="+1"), result={"text": "x"})
     told = explain(MessageHistory(row, changes((10, "running"), (2_010, "answered")), [], outbox), START + 9_000)
     assert told[3:] == sentences
 
@@ -322,7 +328,7 @@ def test_clients_see_the_same_words_about_a_delivery_as_before(error: str) -> No
 
 
 def test_a_message_that_needed_no_run_says_so() -> None:
-    row = message(started_at=None, attempts=0, route={"channel": "signal", "to": "+1"})
+    row = message(started_at=None, attempts=0, route=Route(channel="signal", to="+1"))
     told = explain(MessageHistory(row, changes((0, "answered")), [], [part(0, "sent")]), START)
     assert told[1:] == [
         "It needed no run of the agent and was done on 2026-11-15 at 18:22:07.",
@@ -359,7 +365,7 @@ def test_a_message_that_waits_for_the_disk_says_so_while_it_waits() -> None:
 
 
 def test_the_notice_of_a_failure_is_told_as_one() -> None:
-    row = message("failed", reason="no key", route={"channel": "signal", "to": "+1"})
+    row = message("failed", reason="no key", route=Route(channel="signal", to="+1"))
     told = explain(MessageHistory(row, changes((10, "running"), (20, "failed")), [], [part(0, "sent")]), START + 9_000)
     assert told[-1] == "The notice was delivered to signal."
     told = explain(
@@ -488,7 +494,7 @@ def test_a_command_is_told_from_its_acknowledgement_on(
         session_key="agent:main:main",
         session_id="s",
         source="webchat",
-        route={},
+        route=Route(),
         body=MessageBody(prompt="/compact", command=True),
         state=state,
         reason=reason,

@@ -50,7 +50,16 @@ from openclaw.inbound.incoming import Continue, Door, Facts, Incoming
 from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
 from openclaw.inbound.pipeline import channel_prompt, client_prompt
 from openclaw.inbound.prompt_text import group_intro, sender_label
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage, user_text
+from openclaw.messages import (
+    AssistantMessage,
+    Message,
+    Route,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+    user_text,
+)
 from openclaw.models.base import Model
 from openclaw.runs.lane import collected_prompt
 from openclaw.scheduler.hooks import HookTurn as HookRun
@@ -318,7 +327,7 @@ def _read(event: ReceiveEvent) -> str:
 def chat_prompt(text: str) -> str:
     message = Incoming(
         facts=Facts(session=SessionRef("main", "agent:main:main")), text=text, door="chat", run_id="r",
-        source="node", route={}, message_id="r", body=MessageBody(guest=True),
+        source="node", route=Route(), message_id="r", body=MessageBody(guest=True),
     )  # fmt: skip
     return client_prompt(message, Continue(text=text), SessionEntry(sessionId="s"), Config(), HeldClock().now_ms())
 

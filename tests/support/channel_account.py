@@ -15,6 +15,7 @@ from openclaw.clock import Clock, SystemClock
 from openclaw.config.load import parse_config
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, MovedChat
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from tests.support.loopback_channel import everybody
@@ -101,7 +102,7 @@ class ChannelUnderTest:
     async def send(self, part: OutgoingMessage | str, to: str, key: str = "run:0", **route: Any) -> str:
         """Send one message, and return the platform's id of it."""
         message = OutgoingMessage(text=part) if isinstance(part, str) else part
-        where = {"channel": self.channel, "to": to, "accountId": self.account.account.id, **route}
+        where = Route(channel=self.channel, to=to, account_id=self.account.account.id, **route)
         return (await self.manager.send(self.channel, where, message, key)).message_id
 
     async def connected(self) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from openclaw.channels.base import Account, Capabilities, ChannelContext, default_account_id
 from openclaw.config.channels import DEFAULT_ACCOUNT
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
+from openclaw.inbound.message import Inbound, Media, Peer, Sender
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 

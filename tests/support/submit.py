@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.pipeline import Accepted
+from openclaw.messages import Route
 from openclaw.runs.accept import Submission
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.message_ledger import MessageBody
@@ -21,7 +20,7 @@ async def submit(
     *,
     session: SessionRef = MAIN,
     source: str = "webchat",
-    route: dict[str, Any] | None = None,
+    route: Route | None = None,
     body: MessageBody | None = None,
 ) -> Submission:
     message = Incoming(
@@ -30,7 +29,7 @@ async def submit(
         door="program",
         run_id=run_id,
         source=source,
-        route=route or {"channel": source},
+        route=route or Route(channel=source),
         reads_commands=False,
         body=body or MessageBody(),
     )

@@ -148,7 +148,7 @@ class AgentRun:
             if allowed_tools(["read"], policies):
                 opener = await opener_of(runtime, row.agent_id, row.session_key, prepared.entry)
                 opener = opener if prepared.owner_files is None else opener.guarded(prepared.owner_files)
-        limit = size_limit(config, str(row.route.get("channel") or ""), row.route.get("accountId"))
+        limit = size_limit(config, row.route.channel, row.route.account_id)
         files = await reply_files(addresses, runtime.stores.blobs, opener, limit, skip=skip)
         return files.spoken() if voice else files
 

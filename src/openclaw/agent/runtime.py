@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from openclaw.extensions.points import ExtensionPoints
+from openclaw.messages import Route
 from openclaw.sessions.entry import is_blocked
 
 if TYPE_CHECKING:
@@ -140,11 +141,11 @@ class Runtime(msgspec.Struct, kw_only=True):
     """What extensions added. It is empty without any."""
     search: TranscriptSearch
 
-    async def may_send(self, agent_id: str, session_key: str, route: Mapping[str, Any]) -> bool:
+    async def may_send(self, agent_id: str, session_key: str, route: Route) -> bool:
         """Return whether the send policy lets a session send on this route now.
 
         Ask this wherever outbox parts are made. Answers to commands are exempt, because a command can lift the block.
         """
         entry = await self.stores.sessions.get(agent_id, session_key)
         policy = self.config.current.session.send_policy
-        return not is_blocked(policy, session_key, entry, channel=str(route.get("channel") or ""))
+        return not is_blocked(policy, session_key, entry, channel=route.channel)

@@ -28,7 +28,8 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import ChannelAccount
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.inbound.message import Inbound, Peer, Route
+from openclaw.inbound.message import Inbound, Peer
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
 from openclaw.redact import know

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -37,7 +37,8 @@ from openclaw.clock import Backoff, Chance, Clock
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, Claims, SoleClaims, channel_name
 from openclaw.config.channels import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound, MovedChat, Route
+from openclaw.inbound.message import Inbound, MovedChat
+from openclaw.messages import Route
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.blobs import BlobStore
 from openclaw.storage.disk_errors import FOREVER, until_written
@@ -58,13 +59,11 @@ MAX_PATHS = 1000
 class RemoteAccounts(Protocol):
     """Calls to the node that owns an account. Implemented by ``RemoteChannels`` in ``gateway/cluster``."""
 
-    async def typing(self, running: RunningAccount, route: dict[str, Any], on: bool) -> None: ...
+    async def typing(self, running: RunningAccount, route: Route, on: bool) -> None: ...
 
-    async def draft(self, running: RunningAccount, route: dict[str, Any], draft_id: int, text: str) -> bool: ...
+    async def draft(self, running: RunningAccount, route: Route, draft_id: int, text: str) -> bool: ...
 
-    async def act(
-        self, running: RunningAccount, route: dict[str, Any], message: OutgoingMessage, key: str
-    ) -> SendReceipt:
+    async def act(self, running: RunningAccount, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         """Raises ``SendFailed``."""
         ...
 
@@ -249,11 +248,11 @@ class ChannelManager:
     def _named(self, name: str) -> RunningAccount | None:
         return next((running for running in self._accounts.values() if running.name == name), None)
 
-    def is_ours(self, channel: str, route: dict[str, Any]) -> bool:
+    def is_ours(self, channel: str, route: Route) -> bool:
         """Return whether this node delivers on a route. The scheduler's node owns routes without a usable account."""
         if self._claims.alone:
             return True
-        running = self.find(channel, route.get("accountId"))
+        running = self.find(channel, route.account_id)
         if running is None or not running.account.enabled or running.account.problem:
             return self._claims.owns(SCHEDULER)
         return self._claims.owns(running.name)
@@ -394,8 +393,8 @@ class ChannelManager:
         kind = self.kinds.get(channel)
         return self._accounts.get((channel, kind.default_account(self._config()) if kind else DEFAULT_ACCOUNT))
 
-    def ready(self, channel: str, route: dict[str, Any]) -> bool:
-        running = self.find(channel, route.get("accountId"))
+    def ready(self, channel: str, route: Route) -> bool:
+        running = self.find(channel, route.account_id)
         if running is None or running.leaving:
             return False
         return running.channel is not None and running.status.connected
@@ -404,8 +403,8 @@ class ChannelManager:
         kind = self.kinds.get(channel)
         return kind is not None and kind.capabilities.idempotent
 
-    async def answers(self, channel: str, route: dict[str, Any]) -> bool:
-        running = self.find(channel, route.get("accountId"))
+    async def answers(self, channel: str, route: Route) -> bool:
+        running = self.find(channel, route.account_id)
         return running is not None and bool((await self.probe(running, ANSWER_S)).get("ok"))
 
     def _elsewhere(self, running: RunningAccount, here: bool) -> RemoteAccounts | None:
@@ -413,9 +412,9 @@ class ChannelManager:
         return None if here or running.channel is not None or self._claims.owns(running.name) else self.others
 
     async def send(
-        self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str, *, here: bool = False
+        self, channel: str, route: Route, message: OutgoingMessage, key: str, *, here: bool = False
     ) -> SendReceipt:
-        account_id = route.get("accountId")
+        account_id = route.account_id
         running = self.find(channel, account_id)
         if running is None:
             account = f" account {account_id}" if account_id else ""
@@ -424,16 +423,14 @@ class ChannelManager:
             return await others.act(running, route, message, key)
         if running.channel is None:
             raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
-        try:
-            target = msgspec.convert(route, Route)
-        except msgspec.ValidationError as error:
-            raise SendFailed(f"the route is invalid: {error}", permanent=True) from None
+        if not route.channel:
+            raise SendFailed("the stored route is invalid", permanent=True)
         if message.act == "send" and not message.text.strip() and not message.media:
             raise SendFailed("the message is empty", permanent=True)
         if message.possibly_duplicate and message.act == "send":
             message = msgspec.structs.replace(message, text=f"{REPEAT_MARK} {message.text}".strip())
         try:
-            receipt = await running.channel.send(target, message, key)
+            receipt = await running.channel.send(route, message, key)
         except SendFailed:
             raise
         except Exception as error:
@@ -442,20 +439,20 @@ class ChannelManager:
         running.status.last_outbound_at = self._clock.now_ms()
         return receipt
 
-    async def typing(self, channel: str, route: dict[str, Any], on: bool, *, here: bool = False) -> None:
+    async def typing(self, channel: str, route: Route, on: bool, *, here: bool = False) -> None:
         """Show or clear the typing indicator. Failures are only logged."""
-        running = self.find(channel, route.get("accountId"))
+        running = self.find(channel, route.account_id)
         if running is None or not running.kind.capabilities.typing:
             return
         if (others := self._elsewhere(running, here)) is not None:
             with contextlib.suppress(OSError, Fenced):
                 await others.typing(running, route, on)
         if (live := running.channel) is not None:
-            await self._best_effort(channel, "typing indicator", lambda: live.typing(msgspec.convert(route, Route), on))
+            await self._best_effort(channel, "typing indicator", lambda: live.typing(route, on))
 
-    async def draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str, *, here: bool = False) -> bool:
+    async def draft(self, channel: str, route: Route, draft_id: int, text: str, *, here: bool = False) -> bool:
         """Show an unfinished reply. Returns False if it was not shown."""
-        running = self.find(channel, route.get("accountId"))
+        running = self.find(channel, route.account_id)
         if running is None or not running.kind.capabilities.drafts:
             return False
         if (others := self._elsewhere(running, here)) is not None:
@@ -464,9 +461,7 @@ class ChannelManager:
         if running.channel is None:
             return False
         drafting = cast("DraftChannel", running.channel)
-        return await self._best_effort(
-            channel, "draft", lambda: drafting.draft(msgspec.convert(route, Route), draft_id, text)
-        )
+        return await self._best_effort(channel, "draft", lambda: drafting.draft(route, draft_id, text))
 
     async def _best_effort(self, channel: str, what: str, action: Callable[[], Awaitable[None]]) -> bool:
         """Run an action whose failure is only logged. Returns whether it succeeded."""

@@ -93,7 +93,7 @@ from openclaw.models.calls import Failover, ModelCalls
 from openclaw.models.catalogue import LOCAL_SERVERS, Catalogue, CurrentCatalogue, UnknownModel, find_models
 from openclaw.models.keys import Keys
 from openclaw.outbound.answer_filter import visible_text
-from openclaw.outbound.reply import SendFailed, is_delivered
+from openclaw.outbound.reply import SendFailed
 from openclaw.rights import OWNER
 from openclaw.routing import carry_over
 from openclaw.runs.run import Follower, Run, RunEvent, RunFinished
@@ -585,7 +585,7 @@ def followers_of(gateway: Gateway, run: Run) -> list[Follower]:
     followers: list[Follower] = [RunMetrics(run, gateway.metrics).event, RunLog(run).event, stream.event]
     if gateway.runtime.extensions.hooks["message_sent"]:
         followers.append(SentMessages(run, gateway.runtime.extensions).event)
-    if is_delivered(run.row.route):
+    if run.row.route.is_delivered:
         followers.append(ChannelRun(run, gateway.channel_services, gateway.runtime.config.current).event)
     return followers
 
@@ -678,7 +678,7 @@ class SentMessages:
             MessageSent(
                 agent_id=run.row.agent_id,
                 session_key=run.row.session_key,
-                channel=str(run.row.route.get("channel") or run.row.source),
+                channel=run.row.route.channel or run.row.source,
                 run_id=run.run_id,
                 state=run.state,
                 text="\n\n".join(one.text for one in said if one.text),

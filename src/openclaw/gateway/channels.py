@@ -19,6 +19,7 @@ from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import AckReaction, TelegramAccount
 from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
+from openclaw.messages import Route
 from openclaw.outbound.blocks import BlockChunker, block_settings
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, Speaker, reply_shape
@@ -99,12 +100,12 @@ class ChannelServices:
 
     async def _leave(self, running: RunningAccount) -> None:
         def serves(channel: str, account_id: str) -> bool:
-            return channel == running.kind.id and self._goes_through(running, {"accountId": account_id})
+            return channel == running.kind.id and self._goes_through(running, Route(account_id=account_id))
 
         await self.delivery.leave(serves)
 
-    def _goes_through(self, running: RunningAccount, route: dict[str, Any]) -> bool:
-        return self.channels.find(running.kind.id, route.get("accountId")) is running
+    def _goes_through(self, running: RunningAccount, route: Route) -> bool:
+        return self.channels.find(running.kind.id, route.account_id) is running
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def quietly() -> None:
@@ -141,7 +142,7 @@ class ChannelRun:
         self._store_files: StoreFiles | None = None
         self._stream: ReplyStream | None = None
         self._draft: DraftStream | None = None
-        self._channel, self._account_id = str(route["channel"]), route.get("accountId")
+        self._channel, self._account_id = route.channel, route.account_id
         found = services.channels.find(self._channel, self._account_id)
         self._capabilities = found.kind.capabilities if found is not None else None
         self._sign = TypingSign(
@@ -202,7 +203,7 @@ class ChannelRun:
     # The reaction that says that the message was seen
 
     def _acknowledge(self) -> None:
-        run, target = self._run, self._run.row.route.get("replyToId")
+        run, target = self._run, self._run.row.route.reply_to_id
         if run.recovered or not target or self._capabilities is None or not self._capabilities.reactions:
             return
         self._emoji = ack_emoji(
@@ -232,7 +233,7 @@ class ChannelRun:
             return
         parts = await self._services.delivery.wait(row.id, DELIVERED_S)
         if any(part.state == "sent" for part in parts):
-            await self._react(str(row.route.get("replyToId")), remove=True)
+            await self._react(row.route.reply_to_id, remove=True)
 
     def _close(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -324,7 +325,7 @@ class ChannelRun:
 
     async def _show_sign(self, on: bool) -> None:
         route = self._run.row.route
-        await self._services.channels.typing(str(route["channel"]), route, on)
+        await self._services.channels.typing(route.channel, route, on)
 
 
 async def _at_once() -> None:

@@ -313,7 +313,7 @@ class RunLog:
         key = shown_key(row.session_key)
         self._fields: dict[str, Any] = {"messageId": row.id, "runId": row.run_id, "sessionKey": key}
         taken_up = " is taken up again" if run.recovered else ""
-        channel = row.route.get("channel")
+        channel = row.route.channel
         self._say(logging.INFO, "%s for %s from %s", taken_up, key, row.source if channel in OWN else channel)
 
     def _began(self) -> None:

@@ -20,10 +20,11 @@ from openclaw.agent.run import entry_id
 from openclaw.channels.base import Capabilities
 from openclaw.channels.manager import RunningAccount
 from openclaw.events import Spoken
-from openclaw.inbound.message import Inbound, Route, Sender
+from openclaw.inbound.message import Inbound, Sender
 from openclaw.inbound.notices import injected_message
+from openclaw.messages import Route
 from openclaw.outbound.answer_filter import CURRENT, speech_of, visible_text
-from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed, is_delivered
+from openclaw.outbound.reply import Act, Button, MediaRef, OutgoingMessage, SendFailed
 from openclaw.outbound.reply_files import Files, SizeLimit, Unsendable, reply_files, size_limit, within
 from openclaw.pictures import content_type
 from openclaw.public_fetch import FetchLimits, FetchRefused, fetch
@@ -55,7 +56,7 @@ class MessageToSend(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     agent_id: str
     session_key: str
     """The session that the conversation belongs to."""
-    route: dict[str, Any]
+    route: Route
     text: str = ""
     media: tuple[MediaRef, ...] = ()
     reply_to: str = ""
@@ -148,7 +149,7 @@ async def delivery_outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:
     """Waits for the delivery and reports it."""
     parts = await gateway.channel_services.delivery.wait(row.id, WAIT_S)
     message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
-    answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": message_id}
+    answer = {"runId": row.run_id, "channel": row.route.channel, "messageId": message_id}
     if row.reason.code is ReasonCode.SEND_POLICY:
         return SendOutcome(answer, BLOCKED)
     if dead := next((part for part in parts if part.state == "dead"), None):
@@ -242,11 +243,11 @@ class ChannelMessenger:
 
     async def _is_here(self, row: LedgerRow, context: ToolContext) -> bool:
         """Whether the message went to the conversation that the run itself answers."""
-        here, channel = await self._here(context), str(row.route["channel"])
-        running = self._gateway.channel_services.channels.find(channel, row.route.get("accountId"))
+        here, channel = await self._here(context), row.route.channel
+        running = self._gateway.channel_services.channels.find(channel, row.route.account_id)
         if here is None or running is None:
             return False
-        there = Place(channel=channel, account_id=running.account.id, to=str(row.route["to"]))
+        there = Place(channel=channel, account_id=running.account.id, to=row.route.to)
         return _same(running, here, there)
 
     async def _message(
@@ -273,7 +274,7 @@ class ChannelMessenger:
         kind = running.kind.peer(there.to).kind
         if is_blocked(config.session.send_policy, session.key, entry, channel=there.channel, chat_type=kind):
             raise MessageRefused(BLOCKED, "forbidden")
-        route = msgspec.to_builtins(Route(channel=there.channel, to=there.to, account_id=there.account_id))
+        route = Route(channel=there.channel, to=there.to, account_id=there.account_id)
         message = MessageToSend(
             run_id=run_id, source=KIND, agent_id=session.agent_id, session_key=session.key, route=route
         )
@@ -316,7 +317,7 @@ class ChannelMessenger:
         """The conversation that the run belongs to: its own, or the one of whoever handed the work on to it."""
         runtime = self._gateway.runtime
         row = await runtime.stores.ledger.by_run(context.run_id)
-        if row is not None and is_delivered(row.route):
+        if row is not None and row.route.is_delivered:
             return await self._place(row.route, SessionRef(context.agent_id, context.session_key))
         key, agent_id, handed_on = context.session_key, context.agent_id, False
         if row is not None and (source := row.body.provenance.get("sourceSessionKey")):
@@ -333,24 +334,24 @@ class ChannelMessenger:
             one.kind.id for one in self._gateway.channel_services.channels.accounts()
         }
         route = announce_route(key, entry)
-        if (handed_on or of_channel) and is_delivered(route):
+        if (handed_on or of_channel) and route.is_delivered:
             return await self._place(route, SessionRef(agent_id, key))
         return None
 
-    async def _place(self, route: dict[str, Any], session: SessionRef) -> Place:
+    async def _place(self, route: Route, session: SessionRef) -> Place:
         entry = await self._gateway.runtime.stores.sessions.get(session.agent_id, session.key)
         group = chat_type_of(session.key) != "direct"
         return Place(
-            channel=str(route["channel"]),
-            account_id=str(route.get("accountId") or ""),
-            to=str(route["to"]),
+            channel=route.channel,
+            account_id=route.account_id or "",
+            to=route.to,
             name=str((entry or {}).get("displayName") or "") if group else "",
-            message_id=str(route.get("replyToId") or ""),
+            message_id=route.reply_to_id,
         )
 
 
-def _shown(route: dict[str, Any]) -> dict[str, Any]:
-    return {"channel": route["channel"], "to": route["to"], "accountId": route.get("accountId")}
+def _shown(route: Route) -> dict[str, Any]:
+    return {"channel": route.channel, "to": route.to, "accountId": route.account_id}
 
 
 def _same(running: RunningAccount, here: Place, there: Place) -> bool:

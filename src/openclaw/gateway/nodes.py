@@ -605,7 +605,7 @@ async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> di
     if len(text) > LONGEST_WORDS:
         raise MethodError(f"{event}: the text may have {LONGEST_WORDS} characters")
     session = await _session_for(gateway, node_id, words, spoken)
-    route: dict[str, Any] = INTERNAL_ROUTE
+    route = INTERNAL_ROUTE
     if words.deliver and not spoken:
         target = await gateway.turns.target(session.agent_id, words.channel, words.to)
         if target.problem:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from openclaw.clock import Clock
 from openclaw.config.channels import normalize_account_id
 from openclaw.inbound.message import Inbound
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import Ledger, LedgerRow
 
 TTL_MS = 20 * 60_000
@@ -43,8 +43,8 @@ async def accepted_rows(ledger: Ledger, inbound: Inbound) -> list[LedgerRow]:
     return [row for row in found if _place(row.route) == here]
 
 
-def _place(route: Mapping[str, Any]) -> tuple[Any, Any, str]:
-    return route.get("channel"), route.get("to"), normalize_account_id(route.get("accountId"))
+def _place(route: Route) -> tuple[str, str, str]:
+    return route.channel, route.to, normalize_account_id(route.account_id)
 
 
 class Dedupe:

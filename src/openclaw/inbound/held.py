@@ -18,6 +18,7 @@ from openclaw.inbound.debounce import TakeTurn
 from openclaw.inbound.dedupe import dedupe_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
+from openclaw.messages import Route
 from openclaw.runs.reasons import reason_text
 from openclaw.storage.disk_errors import is_storage_failure
 from openclaw.storage.message_ledger import Accept, HeldMessage, MessageBody, Reason, ReasonCode
@@ -166,7 +167,7 @@ class Held:
             session_key=main_session_key(config, agent),
             session_id=entry["sessionId"] if entry else "",
             source=channel,
-            route={"channel": channel, "to": items[-1].to if items else to, "accountId": account},
+            route=Route(channel=channel, to=items[-1].to if items else to, account_id=account),
             body=MessageBody(
                 prompt=text or None, message_ids=[item.message_id for item in items] or [_id_in(key) for key in keys]
             ),

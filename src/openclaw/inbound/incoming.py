@@ -14,6 +14,7 @@ from openclaw.inbound.access import ChannelSettings
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.directives import Listening
 from openclaw.inbound.message import Inbound
+from openclaw.messages import Route
 from openclaw.models.catalogue import Catalogue
 from openclaw.rights import NO_RIGHTS, Right
 from openclaw.runs.queue_settings import QueueOverrides
@@ -153,7 +154,7 @@ class Incoming(msgspec.Struct, kw_only=True):
     """The idempotency key. A second message with the same id starts nothing."""
     source: str
     """``webchat``, ``agent``, ``openai`` or the id of a channel."""
-    route: dict[str, Any]
+    route: Route
     """Where the reply goes."""
     inbound: Inbound | None = None
     """The message as its channel handed it in. It is None at the other doors."""

@@ -148,18 +148,6 @@ class Inbound(msgspec.Struct, kw_only=True):
         return list(self.message_ids or ((self.message_id,) if self.message_id else ()))
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Where replies go. It is fixed when a message is accepted and reaches the outbox unchanged."""
-
-    channel: str
-    to: str | None = None
-    account_id: str | None = None
-    thread_id: str | int | None = None
-    session_key: str | None = None
-    reply_to_id: str | None = None
-    """The message a reply may quote."""
-
-
 class MovedChat(msgspec.Struct, frozen=True, kw_only=True):
     """A group of one account, and its ids before and now."""
 

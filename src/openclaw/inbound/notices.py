@@ -12,12 +12,13 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.incoming import Incoming
-from openclaw.messages import AssistantMessage, TextBlock
+from openclaw.messages import AssistantMessage, Route, TextBlock
 from openclaw.outbound.chunking import limits_for
-from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, ReplyShape, is_delivered, parts_for
+from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, ReplyShape, parts_for
 from openclaw.outbound.silence import is_silent
 from openclaw.runs.run import Run
 from openclaw.runs.runs import Runs
+from openclaw.sessions.entry import last_route
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
 from openclaw.storage.disk_errors import FOREVER, until_written
@@ -142,7 +143,7 @@ class Notices:
     async def beside_run(self, run: Run, run_id: str, text: str) -> None:
         """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
         row = run.row
-        if is_delivered(row.route):
+        if row.route.is_delivered:
             notice = row.derive(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
             await self.post(notice, [text])
         message = injected_message(text, self._runtime.clock.now_ms())
@@ -160,13 +161,13 @@ class Notices:
             session_key=session.key,
             session_id=entry["sessionId"],
             source="gateway",
-            route=dict(entry.get("deliveryContext") or {}),
+            route=last_route(entry),
             body=MessageBody(),
         )
         await self.post(accept, [text], result={"text": text})
         self.show(session, run_id, text)
 
-    async def speak(self, session: SessionRef, run_id: str, text: str, route: dict[str, Any]) -> bool:
+    async def speak(self, session: SessionRef, run_id: str, text: str, route: Route) -> bool:
         """Says something in the agent's name: in the transcript, in open chats and on the route. It is said once.
 
         It waits until no run of the session is under way. A session that is gone is told nothing. Returns False if the
@@ -230,7 +231,7 @@ class Notices:
         if parts and buttons:
             parts[0].payload["buttons"] = msgspec.to_builtins(buttons)
         if act is not None:
-            parts = [OutboxPart(part=0, channel=str(accept.route["channel"]), payload=msgspec.to_builtins(act))]
+            parts = [OutboxPart(part=0, channel=accept.route.channel, payload=msgspec.to_builtins(act))]
         may_send = partial(self._runtime.may_send, accept.agent_id, accept.session_key, accept.route)
         if parts and not is_command_answer and not await may_send():
             parts, result = [], {**(result or {}), "withheld": True}
@@ -242,12 +243,12 @@ class Notices:
         return row, new
 
     def _parts(
-        self, route: dict[str, Any], texts: Sequence[str], media: Sequence[MediaRef] = (), reply_to: str = ""
+        self, route: Route, texts: Sequence[str], media: Sequence[MediaRef] = (), reply_to: str = ""
     ) -> list[OutboxPart]:
         """Returns what the channel delivers. It is nothing for the web client."""
-        if not is_delivered(route):
+        if not route.is_delivered:
             return []
-        limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
+        limits = limits_for(self._runtime.config.current, route.channel, route.account_id)
         spoken = [text for text in texts if not is_silent(text)]
         return parts_for(route, spoken, ReplyShape(limits=limits), media, reply_to)
 

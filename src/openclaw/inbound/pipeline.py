@@ -305,7 +305,7 @@ class Pipeline:
             door="channel",
             run_id=run_id_of(keys, resolved.session_key) if keys else str(uuid.uuid4()),
             source=resolved.channel,
-            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+            route=reply_route(inbound, resolved),
             inbound=inbound,
             settings=settings,
             policy_channel=inbound.channel,
@@ -543,7 +543,7 @@ class Pipeline:
             raise SessionGone(session.key)
         images = [StoredImage(await runtime.stores.blobs.put(image.data), image.mime_type) for image in message.images]
         body = msgspec.structs.replace(body, images=[*body.images, *images])
-        channel = str(message.route.get("channel", message.source))
+        channel = message.route.channel or message.source
         settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
         accepted = message.for_ledger(entry["sessionId"], body, message.run_id, pending)
         submission = await self._runs.submit(accepted, settings, message.watcher, ticket, written)
@@ -710,7 +710,7 @@ class Pipeline:
             door="channel",
             run_id=str(uuid.uuid4()),
             source=resolved.channel,
-            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+            route=reply_route(inbound, resolved),
         )
         text = pairing_reply(inbound.channel, sender_id, asked.code)
         await self._notices.say(message, text, ReasonCode.PAIRING)

@@ -16,11 +16,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from openclaw.clock import Backoff, Chance, Clock, wait_within
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import FOREVER, until_written
@@ -69,7 +70,7 @@ Outcome: TypeAlias = Literal["sent", "dead", "later"]
 class Outlet(Protocol):
     """What the worker needs from the channels."""
 
-    def ready(self, channel: str, route: dict[str, Any]) -> bool:
+    def ready(self, channel: str, route: Route) -> bool:
         """Whether the channel can send now. If not, the part waits and no attempt is counted."""
         ...
 
@@ -77,11 +78,11 @@ class Outlet(Protocol):
         """Whether the channel drops a second send with the same key."""
         ...
 
-    async def answers(self, channel: str, route: dict[str, Any]) -> bool:
+    async def answers(self, channel: str, route: Route) -> bool:
         """Asks the channel's platform something harmless. False when no answer comes."""
         ...
 
-    async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
+    async def send(self, channel: str, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         """Sends one part. Raises ``SendFailed``."""
         ...
 
@@ -89,7 +90,7 @@ class Outlet(Protocol):
 def destination_key(row: OutboxRow) -> DestinationKey:
     """The conversation of a part. Parts of one conversation are delivered one after the other."""
     route = row.route
-    return row.channel, str(route.get("accountId") or ""), str(route.get("to") or ""), str(route.get("threadId") or "")
+    return row.channel, route.account_id or "", route.to, str(route.thread_id or "")
 
 
 def pause_s(doubts: int) -> float:
@@ -116,7 +117,7 @@ class Delivery:
         expiry_ms: int = PART_EXPIRY_MS,
         max_attempts: int = PART_MAX_ATTEMPTS,
         chance: Chance = random.random,
-        is_ours: Callable[[str, dict[str, Any]], bool] | None = None,
+        is_ours: Callable[[str, Route], bool] | None = None,
         tell_others: Callable[[], None] = lambda: None,
     ) -> None:
         """``is_ours`` tells which parts this node sends, where there are several: those of the accounts that it has.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 from unicodedata import category
 
 import msgspec
@@ -20,7 +20,7 @@ from openclaw.config.channels import account_settings
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SlackAccount
 from openclaw.events import Event, ToolEnded
-from openclaw.messages import Usage
+from openclaw.messages import Route, Usage
 from openclaw.outbound.answer_filter import CURRENT
 from openclaw.outbound.blocks import BlockRef, pause_range
 from openclaw.outbound.chunking import Limits, limits_for
@@ -31,8 +31,6 @@ from openclaw.storage.message_ledger import OutboxPart
 Act: TypeAlias = Literal["send", "react", "edit", "delete", "pin"]
 QuoteMode: TypeAlias = Literal["off", "first", "all"]
 
-NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
-"""Channels of routes whose readers get the reply as events and from the transcript."""
 REPEAT_MARK = "(possibly sent twice)"
 """Begins a message that may have arrived already, on a channel that cannot tell a repeat by itself."""
 LONGEST_CAPTION = 1000
@@ -186,11 +184,6 @@ class SendFailed(Exception):
         self.retry_after_s = retry_after_s
 
 
-def is_delivered(route: Mapping[str, Any]) -> bool:
-    """Whether a reply on this route is delivered through a channel."""
-    return str(route.get("channel") or "") not in NOT_DELIVERED and bool(route.get("to"))
-
-
 # A reply as messages
 
 
@@ -214,24 +207,24 @@ class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
         low, high = self.pause_ms
         return low + int(chance() * (high - low + 1)) if high else 0
 
-    def quoted(self, route: Mapping[str, Any], reply_to: str, earlier: int) -> str:
+    def quoted(self, route: Route, reply_to: str, earlier: int) -> str:
         """The id that the next text quotes. ``earlier`` counts the messages that were sent before it."""
         if self.quotes == "off" and not (self.in_threads and reply_to):
             return ""
         if self.quotes == "first" and earlier:
             return ""
         wanted = reply_to or (CURRENT if self.unasked else "")
-        return str(route.get("replyToId") or "") if wanted == CURRENT else wanted
+        return route.reply_to_id if wanted == CURRENT else wanted
 
 
-def reply_shape(config: Config, route: Mapping[str, Any], speaker: Speaker) -> ReplyShape:
-    channel, account_id = str(route.get("channel") or ""), route.get("accountId")
+def reply_shape(config: Config, route: Route, speaker: Speaker) -> ReplyShape:
+    channel, account_id = route.channel, route.account_id
     account = account_settings(config, channel, account_id)
     mode = account.reply_to_mode if account is not None else None
     if isinstance(account, SlackAccount):
-        mode = _slack_mode(account, str(route.get("sessionKey") or ""))
+        mode = _slack_mode(account, route.session_key)
     quotes = mode or QUOTE_MODES.get(channel, "first")
-    if mode is None and channel == "discord" and route.get("threadId"):
+    if mode is None and channel == "discord" and route.thread_id:
         quotes = "all"  # Several conversations run side by side in a thread, so each answer says what it answers.
     return ReplyShape(
         limits=limits_for(config, channel, account_id),
@@ -257,7 +250,7 @@ def _slack_mode(account: SlackAccount, session_key: str) -> QuoteMode | None:
 
 
 def parts_for(
-    route: Mapping[str, Any],
+    route: Route,
     texts: Sequence[str],
     shape: ReplyShape,
     media: Sequence[MediaRef] = (),
@@ -275,7 +268,7 @@ def parts_for(
     the number of the first part, which is the number of messages that were sent before. Cutting a text loses only
     white space at the cuts.
     """
-    if not is_delivered(route):
+    if not route.is_delivered:
         return []
     parts: list[OutgoingMessage] = []
     for text in texts:
@@ -286,7 +279,7 @@ def parts_for(
                 OutgoingMessage(text=chunk, reply_to_id=quoted if place == 0 or shape.every_part else None)
                 for place, chunk in enumerate(chunks)
             ]
-    channel = str(route["channel"])
+    channel = route.channel
     if media:
         beside = (shape.quoted(route, reply_to, first) or None) if shape.every_part else None
         files = [OutgoingMessage(media=(one,), reply_to_id=beside) for one in media]

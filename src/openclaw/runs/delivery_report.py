@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openclaw.outbound.reply import is_delivered
 from openclaw.runs.history import is_withheld, reply_of
 from openclaw.runs.reasons import LONGEST_REASON, REASONS, sentence
 from openclaw.storage.message_ledger import DeliveryCode, LedgerRow, OutboxRow, ReasonCode
@@ -39,7 +38,7 @@ def delivery_sentences(row: LedgerRow, outbox: Sequence[OutboxRow], now: int) ->
 
 def _on_channels(row: LedgerRow, outbox: Sequence[OutboxRow], now: int) -> list[str]:
     if not outbox:
-        if is_delivered(row.route):
+        if row.route.is_delivered:
             return []
         if row.state == "answered" and reply_of(row):
             return ["The answer went to the clients that were connected and is kept in the session."]

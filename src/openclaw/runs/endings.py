@@ -8,13 +8,13 @@ import logging
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Chance
+from openclaw.messages import Route
 from openclaw.outbound.answer_filter import closed_up, reasoning_message
 from openclaw.outbound.blocks import Rest, rest_of
 from openclaw.outbound.reply import (
@@ -22,7 +22,6 @@ from openclaw.outbound.reply import (
     ReplyShape,
     Speaker,
     failure_notice,
-    is_delivered,
     is_repeated,
     parts_for,
     reply_shape,
@@ -107,7 +106,7 @@ def unsent(result: RunResult, stored: Sequence[OutboxRow]) -> list[Rest]:
 
 
 def reply_parts(
-    route: dict[str, Any],
+    route: Route,
     ending: Ending,
     result: RunResult,
     shape: ReplyShape,
@@ -121,7 +120,7 @@ def reply_parts(
     their last block and has a pause before it as well. Nothing is delivered for messages of the web client and for
     runs that somebody stopped.
     """
-    if not is_delivered(route) or ending.state not in ("answered", "failed", "expired"):
+    if not route.is_delivered or ending.state not in ("answered", "failed", "expired"):
         return []
     notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
     reasoning = reasoning_message(result.reasoning)
@@ -233,7 +232,7 @@ class Endings:
     async def may_not_send(self, run: Run, tries: float = UNKNOWN_TRIES) -> bool:
         """Return whether the send policy forbids a reply on the channel of the message."""
         row = run.row
-        if not is_delivered(row.route):
+        if not row.route.is_delivered:
             return False
         ask = partial(self._runtime.may_send, row.agent_id, row.session_key, row.route)
         return not await self._books.until_written(ask, run.disk, tries)
@@ -241,7 +240,7 @@ class Endings:
     async def files(self, run: Run, store: StoreFiles, result: RunResult) -> list[Files]:
         """Store the files of each answer for the channel. The message does not end before they are stored."""
         announced = run.row.source in ANNOUNCED_SOURCES
-        if not (is_delivered(run.row.route) or announced) or ending_of(result).state == "superseded":
+        if not (run.row.route.is_delivered or announced) or ending_of(result).state == "superseded":
             return []
         if not any(answer.media for answer in result.said):
             return []
@@ -315,7 +314,7 @@ class Endings:
     ) -> list[OutboxPart]:
         """Return what the channel delivers now, besides what it got while the reply was being written."""
         row = run.row
-        if not is_delivered(row.route):
+        if not row.route.is_delivered:
             return []
         stored = await self._sent_before(run, tries)
         speaker = Speaker(agent_id=row.agent_id, model=run.model, thinking=run.thinking)

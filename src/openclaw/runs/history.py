@@ -69,9 +69,7 @@ async def load_history(runtime: Runtime, row: LedgerRow) -> MessageHistory:
     )
     # Two channels, and two chats, may use the same ids.
     own = [
-        note
-        for note in rejected
-        if note.channel in (row.source, row.route.get("channel")) and note.chat in ("", row.route.get("to"))
+        note for note in rejected if note.channel in (row.source, row.route.channel) and note.chat in ("", row.route.to)
     ]
     return MessageHistory(row, changes, calls, outbox, own, jobs)
 

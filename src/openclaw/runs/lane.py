@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
 from openclaw.clock import Backoff, Clock, wait_within
 from openclaw.config.store import ConfigStore
+from openclaw.messages import Route
 from openclaw.runs.queue_settings import QueueSettings
 from openclaw.runs.run import Run
 from openclaw.sessions.keys import is_subagent, kind_of
@@ -27,10 +28,10 @@ OVERFLOW = ":overflow"
 """Ends the run id of the turn before a message in which the agent reads which messages were dropped."""
 
 
-def route_key(route: Mapping[str, Any]) -> tuple[str, ...]:
+def route_key(route: Route) -> tuple[str, ...]:
     """Names the destination of a reply. Two messages may share an answer only when their keys are equal."""
-    names = ("channel", "to", "accountId", "threadId")
-    return tuple("" if route.get(name) is None else str(route[name]) for name in names)
+    thread = "" if route.thread_id is None else str(route.thread_id)
+    return route.channel, route.to, route.account_id or "", thread
 
 
 def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:

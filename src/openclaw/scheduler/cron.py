@@ -45,7 +45,7 @@ from openclaw.scheduler.jobs import (
 )
 from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
 from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
-from openclaw.sessions.entry import BLOCKED, normalize_route
+from openclaw.sessions.entry import BLOCKED, last_route
 from openclaw.sessions.keys import SessionRef, is_cron_run_alias, kind_of
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage import faults
@@ -740,12 +740,13 @@ class CronTool:
         """Where the answers of a job go: to this chat. In the main session the model may name another place."""
         delivery: Job = {"mode": "announce", **(cast("Job", wanted) if isinstance(wanted, dict) else {})}
         entry = await self._runtime.stores.sessions.get(context.agent_id, context.session_key)
-        here = normalize_route((entry or {}).get("deliveryContext"))
+        here = last_route(entry)
         owners = await self._is_owners_main(context)
         if owners and (delivery.get("to") or delivery.get("channel") or delivery["mode"] == "none"):
             return delivery
-        if delivery["mode"] == "announce" and here.get("to"):
-            delivery |= {name: here[name] for name in ("channel", "to", "accountId") if name in here}
+        if delivery["mode"] == "announce" and here.to:
+            destination = {"channel": here.channel, "to": here.to, "accountId": here.account_id}
+            delivery |= {name: value for name, value in destination.items() if value}
         elif delivery["mode"] == "announce" and not owners:
             delivery = {"mode": "none"}
         return delivery

@@ -32,6 +32,7 @@ from openclaw.config.channels import heartbeat_visibility
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
 from openclaw.config.schema.channels import HeartbeatVisibility
+from openclaw.messages import Route
 from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
@@ -340,7 +341,7 @@ class Heartbeats:
             if await asyncio.to_thread(is_empty_file, path) or await self._is_unused(agent_id, settings, path):
                 return "empty-heartbeat-file"
         target = await self._target(agent_id)
-        shown = heartbeat_visibility(config, str(target.route.get("channel") or ""), target.route.get("accountId"))
+        shown = heartbeat_visibility(config, target.route.channel, target.route.account_id)
         if not (shown.show_ok or shown.show_alerts or shown.use_indicator):
             return "alerts-disabled"
         return ""
@@ -368,21 +369,20 @@ class Heartbeats:
         config, session = self._turns.config, self.session(beat.agent_id)
         target = await self._target(beat.agent_id)
         route = target.route
-        shown = heartbeat_visibility(config, str(route.get("channel") or ""), route.get("accountId"))
+        shown = heartbeat_visibility(config, route.channel, route.account_id)
         facts: dict[str, Any] = {"durationMs": max(0, self._runtime.clock.now_ms() - beat.started_at)}
-        if route:
-            facts |= {
-                "channel": route["channel"],
-                **({"accountId": route["accountId"]} if "accountId" in route else {}),
-            }
+        if route.channel:
+            facts["channel"] = route.channel
+        if route.account_id is not None:
+            facts["accountId"] = route.account_id
         told: dict[str, Any]
         if outcome.status == "error":
             status, told = "failed", {"reason": outcome.error, "indicatorType": "error"}
         elif said_nothing(outcome):
             empty = outcome.row is not None and outcome.row.reason.code is ReasonCode.NO_WORDS
             status, told = "ok-empty" if empty else "ok-token", {"reason": beat.reason, "indicatorType": "ok"}
-            told["silent"] = not (shown.show_ok and route)
-            if shown.show_ok and route:
+            told["silent"] = not (shown.show_ok and route.channel)
+            if shown.show_ok and route.channel:
                 await self._deliver(beat, session, outcome, route, NOTHING_NEW)
         else:
             status, told = await self._alert(beat, session, outcome, target, shown)
@@ -409,7 +409,7 @@ class Heartbeats:
         recent = isinstance(sent_at, int | float) and beat.started_at - sent_at < DAY_MS
         if entry.get("lastHeartbeatText") == text and recent and not mine:
             return "skipped", {**told, "reason": "duplicate"}
-        if not route:
+        if not route.channel:
             reason = "target-none" if target.problem == "target-none" else "no-target"
             return "skipped", {**told, "reason": reason}
         if not shown.show_alerts:
@@ -427,10 +427,10 @@ class Heartbeats:
             return cast("SessionEntry", {**current, **noted})
 
         await self._runtime.stores.sessions.update(main.agent_id, main.key, remember)
-        return "sent", {**told, "to": route.get("to"), "reason": beat.reason}
+        return "sent", {**told, "to": route.to, "reason": beat.reason}
 
     async def _deliver(
-        self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: dict[str, Any], text: str
+        self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: Route, text: str
     ) -> bool:
         """Returns False if the send policy does not let the text out."""
         files = outcome.files if text == outcome.text else ()

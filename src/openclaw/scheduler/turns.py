@@ -19,13 +19,14 @@ from openclaw.config.schema import Config
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pipeline import Blocked, Pipeline
-from openclaw.outbound.reply import MediaRef, is_delivered
+from openclaw.messages import NO_ROUTE, Route
+from openclaw.outbound.reply import MediaRef
 from openclaw.outbound.reply_files import Files
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.queue_settings import QueueOverrides
 from openclaw.runs.reasons import reason_text
 from openclaw.runs.runs import Runs
-from openclaw.sessions.entry import BLOCKED, SessionEntry, normalize_channel, normalize_route
+from openclaw.sessions.entry import BLOCKED, SessionEntry, last_route, normalize_channel
 from openclaw.sessions.keys import SessionRef, main_session_key
 from openclaw.sessions.reset import rotated_entry
 from openclaw.storage import faults
@@ -33,7 +34,7 @@ from openclaw.storage.message_ledger import END_STATES, Accept, LedgerRow, Messa
 from openclaw.storage.session_query import SessionQuery
 from openclaw.text import clipped
 
-INTERNAL_ROUTE = {"channel": "internal"}
+INTERNAL_ROUTE = Route(channel="internal")
 LONGEST_SUMMARY = 2000
 LONGEST_WAIT_S = 3600.0
 """A wait for a run is begun anew after this long."""
@@ -90,7 +91,7 @@ class TurnOutcome(msgspec.Struct, kw_only=True):
 class AnnounceTarget(msgspec.Struct, kw_only=True):
     """Where an answer is announced, or the problem that there is nowhere."""
 
-    route: dict[str, Any] = {}
+    route: Route = NO_ROUTE
     problem: str = ""
 
 
@@ -207,36 +208,36 @@ class ScheduledTurns:
         last = await self._last_route(agent_id)
         named = normalize_channel(channel) or "last"
         if named == "last":
-            named = str(last.get("channel") or "")
-        if named == last.get("channel") and (not to or to.strip() == last.get("to")):
-            route = {**last, **({"accountId": account} if account else {})}
+            named = last.channel
+        if named == last.channel and (not to or to.strip() == last.to):
+            route = msgspec.structs.replace(last, account_id=account or last.account_id)
         else:
-            route = {"channel": named, "to": (to or "").strip(), **({"accountId": account} if account else {})}
-        if not is_delivered(route):
+            route = Route(channel=named, to=(to or "").strip(), account_id=account or None)
+        if not route.is_delivered:
             return AnnounceTarget(
                 problem="delivery target is missing: no chat is known to send to; name a channel and a recipient"
             )
-        if problem := self._reach(named, route["to"], route.get("accountId")):
+        if problem := self._reach(named, route.to, route.account_id):
             return AnnounceTarget(problem=problem)
         return AnnounceTarget(route=route)
 
-    async def _last_route(self, agent_id: str) -> dict[str, Any]:
+    async def _last_route(self, agent_id: str) -> Route:
         """The last route of the main session, or else of the chat in which the owner wrote last.
 
         With a ``session.dmScope`` other than ``main``, nobody writes to the main session on a channel.
         """
         main = self.main_session(agent_id)
         entry = await self.runtime.stores.sessions.get(main.agent_id, main.key)
-        last = normalize_route((entry or {}).get("deliveryContext"))
-        if not is_delivered(last):
+        last = last_route(entry)
+        if not last.is_delivered:
             newest = SessionQuery(agent_id=main.agent_id, aliases=False, limit=MOST_CHATS)
             owned = [
                 row.entry
                 for row in (await self.runtime.stores.sessions.select(newest)).rows
                 if row.entry.get("ownerChat")
             ]
-            routes = (normalize_route(entry.get("deliveryContext")) for entry in owned)
-            return next(filter(is_delivered, routes), last)
+            routes = (last_route(entry) for entry in owned)
+            return next((route for route in routes if route.is_delivered), last)
         return last
 
     async def announce(
@@ -245,7 +246,7 @@ class ScheduledTurns:
         step: str,
         session: SessionRef,
         session_id: str,
-        route: dict[str, Any],
+        route: Route,
         text: str,
         source: str,
         files: Sequence[MediaRef] = (),
@@ -268,7 +269,7 @@ class ScheduledTurns:
         faults.point(f"{source}.announced")
         return row.reason.code is not ReasonCode.SEND_POLICY
 
-    async def already_sent(self, row: LedgerRow | None, route: dict[str, Any]) -> bool:
+    async def already_sent(self, row: LedgerRow | None, route: Route) -> bool:
         """Whether the run itself has sent something to the same place with the ``message`` tool."""
         for call in await self.runtime.stores.ledger.tool_calls(row.id) if row is not None else []:
             if call.name != "message" or not call.ok:
@@ -277,7 +278,7 @@ class ScheduledTurns:
             if isinstance(given, dict) and given.get("action") not in (None, "send", "reply"):
                 continue
             to = str(given.get("to") or given.get("target") or "") if isinstance(given, dict) else ""
-            if not to or to == route.get("to"):
+            if not to or to == route.to:
                 return True
         return False
 

@@ -16,8 +16,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Required, TypedDict, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from openclaw import json_text
 from openclaw.config.schema.messages import SendMatch, SendPolicy
+from openclaw.messages import Route
 from openclaw.sessions.keys import channel_of, chat_type_of, rest_of, session_of_file
 
 _RENAMED = {"provider": "channel", "lastProvider": "lastChannel", "room": "groupChannel"}
@@ -191,7 +194,7 @@ def normalize_channel(value: Any) -> str | None:
     return _CHANNEL_ALIASES.get(lowered, lowered) or None
 
 
-def normalize_route(context: Any) -> dict[str, Any]:
+def _route_fields(context: Any) -> dict[str, Any]:
     """The valid fields of a delivery context. Everything else is dropped."""
     if not isinstance(context, Mapping):
         return {}
@@ -208,6 +211,11 @@ def normalize_route(context: Any) -> dict[str, Any]:
     elif isinstance(thread, str) and thread.strip():
         route["threadId"] = thread.strip()
     return route
+
+
+def last_route(entry: SessionEntry | None) -> Route:
+    """Return the route of the session's last message; an empty one if the entry names none."""
+    return msgspec.convert(_route_fields((entry or {}).get("deliveryContext")), Route)
 
 
 def is_plain(changes: Iterable[str]) -> bool:
@@ -228,7 +236,7 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
     flat = {name: result.get(field) for name, field in _FLAT.items()}
     if not isinstance(flat["channel"], str) or not flat["channel"].strip():
         flat["channel"] = result.get("channel")
-    flat, nested = normalize_route(flat), normalize_route(result.get("deliveryContext"))
+    flat, nested = _route_fields(flat), _route_fields(result.get("deliveryContext"))
     if previous is not None:
         changed = {name for name, field in _FLAT.items() if result.get(field) != previous.get(field)}
         if result.get("deliveryContext") != previous.get("deliveryContext"):

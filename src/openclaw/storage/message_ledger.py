@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.messages import ToolResultMessage, ToolSpec
+from openclaw.messages import Route, ToolResultMessage, ToolSpec
 from openclaw.storage.sessions import Writing
 from openclaw.storage.transcripts import Transcript
 from openclaw.untrusted_text import TextChange
@@ -259,7 +259,7 @@ class Accept(msgspec.Struct, kw_only=True):
     session_id: str
     source: str
     """``webchat``, ``agent``, ``cron`` or a channel id."""
-    route: dict[str, Any]
+    route: Route
     """Where the reply goes. It never changes."""
     body: MessageBody
     dedupe_keys: tuple[str, ...] = ()
@@ -332,7 +332,7 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     run_id: str
     part: int
     channel: str
-    route: dict[str, Any]
+    route: Route
     payload: dict[str, Any]
     state: PartState
     attempts: int
@@ -627,7 +627,7 @@ class Outbox(Protocol):
         """
         ...
 
-    async def outbox_reclaim(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+    async def outbox_reclaim(self, channel: str, mine: Callable[[Route], bool]) -> None:
         """Lets parts be sent again, with one doubt more, that another node was sending when it went away.
 
         ``mine`` tells by its route whether a part of the channel is meant.

@@ -19,6 +19,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.json_text import encode
+from openclaw.messages import Route
 from openclaw.storage import faults
 from openclaw.storage.errors import UnknownMessage
 from openclaw.storage.message_ledger import (
@@ -78,6 +79,7 @@ _ADD_PART = (
     " ?, route, ?, 'pending', ? FROM messages WHERE id = ? AND ended_at IS NULL"
 )
 _decode_body = msgspec.json.Decoder(MessageBody).decode
+_decode_route = msgspec.json.Decoder(Route).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -381,13 +383,25 @@ def message_of(row: Any) -> LedgerRow:
     """Makes a message of a row. What is damaged is read as empty, so that other messages can be read."""
     fields = dict(zip(_MESSAGE_COLUMNS, row, strict=True))
     reason, result = reason_of(fields.pop("code"), fields.pop("detail")), fields["result"]
-    fields["route"] = _object(fields["route"]) or {}
+    fields["route"] = decode_route(fields["route"])
     fields["result"] = None if result is None else _object(result)
     try:
         fields["body"] = _decode_body(fields["body"])
     except (msgspec.MsgspecError, UnicodeError):
         fields["body"] = MessageBody()
     return LedgerRow(reason=reason, **fields)
+
+
+def decode_route(raw: bytes) -> Route:
+    """Return the stored route; an empty one if it is damaged. Nulls and unknown keys of other versions are ignored."""
+    try:
+        return _decode_route(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        fields = {name: value for name, value in (_object(raw) or {}).items() if value is not None}
+    try:
+        return msgspec.convert(fields, Route)
+    except msgspec.ValidationError:
+        return Route()
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
@@ -408,7 +422,7 @@ def reason_of(code: str, detail: str) -> Reason:
 def _part_of(row: Any) -> OutboxRow:
     """Makes a part of a row. One whose payload is damaged cannot be sent, and ends with that reason."""
     fields = dict(zip(OutboxRow.__struct_fields__, row, strict=True))
-    fields["route"] = _object(fields["route"]) or {}
+    fields["route"] = decode_route(fields["route"])
     payload = _object(fields["payload"])
     fields["payload"] = {"text": None} if payload is None else payload
     codes = frozenset(DeliveryCode)

@@ -28,14 +28,13 @@ from openclaw.clock import Clock
 from openclaw.cluster.claims import Claims
 from openclaw.inbound.incoming import Facts, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Pipeline
-from openclaw.messages import ToolSpec
-from openclaw.outbound.reply import is_delivered
+from openclaw.messages import NO_ROUTE, Route, ToolSpec
 from openclaw.outbound.reply_files import said_in
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
 from openclaw.runs.queue_settings import QueueOverrides
 from openclaw.runs.reasons import reason_text
 from openclaw.runs.runs import Runs
-from openclaw.sessions.entry import BLOCKED, SessionEntry, normalize_route
+from openclaw.sessions.entry import BLOCKED, SessionEntry, last_route
 from openclaw.sessions.keys import SessionRef, channel_of, rest_of, shown_key
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import FOREVER, UNKNOWN_TRIES, until_written
@@ -52,7 +51,7 @@ KIND = "send"
 USUAL_WAIT_S = 30.0
 LONGEST_WAIT_S = 24 * 3600.0
 _PENDING = {"status": "pending", "mode": "announce"}
-Say = Callable[[SessionRef, str, str, dict[str, Any]], Awaitable[bool]]
+Say = Callable[[SessionRef, str, str, Route], Awaitable[bool]]
 """Says a text in a session's chat and on a route. It takes the session, a run id, the text and the route.
 
 Returns False if the send policy kept it from the route.
@@ -331,7 +330,7 @@ class Conversations:
         said = (await self._between.outcome(run_id)).reply.strip()
         entry = await self._runtime.stores.sessions.get(target.agent_id, target.key)
         route = announce_route(target.key, entry)
-        if said and entry is not None and is_delivered(route):
+        if said and entry is not None and route.is_delivered:
             await self._say(target, step_id(job.id, "post"), said, route)
 
     async def _tell_late(self, job: JobRow, state: SendState, outcome: Outcome) -> None:
@@ -345,7 +344,7 @@ class Conversations:
             row = (await self._between.outcome(job.run_id)).row
             if row is not None and row.state == "superseded":
                 return  # Somebody stopped the run that asked, and wants to hear no more of it.
-        route = row.route if row is not None else None
+        route = row.route if row is not None else NO_ROUTE
         await self._hand_in(state, state.requester_ref, sender, text, run_id, lines, route=route)
 
     async def _hand_in(
@@ -358,7 +357,7 @@ class Conversations:
         lines: list[str],
         *,
         hops: int = 0,
-        route: dict[str, Any] | None = None,
+        route: Route = NO_ROUTE,
     ) -> None:
         trace = msgspec.structs.replace(state.trace, hops=state.trace.hops + hops)
         channel = state.requester_channel if sender == state.requester_ref else ""
@@ -383,16 +382,16 @@ def _block(lines: list[str]) -> str:
     return "\n".join(["Agent-to-agent message context:", *lines])
 
 
-def announce_route(key: str, entry: SessionEntry | None) -> dict[str, Any]:
+def announce_route(key: str, entry: SessionEntry | None) -> Route:
     """Where a session's chat is: as its key says for a group, else where its last message came from."""
     parts = rest_of(key).split(":")
-    stored = normalize_route((entry or {}).get("deliveryContext"))
-    if len(parts) >= 3 and parts[1] in ("group", "channel") and stored.get("channel") != parts[0]:
+    stored = last_route(entry)
+    if len(parts) >= 3 and parts[1] in ("group", "channel") and stored.channel != parts[0]:
         channel, kind = parts[0], parts[1]
-        thread = {"threadId": parts[4]} if len(parts) >= 5 and parts[3] in ("topic", "thread") else {}
+        thread = parts[4] if len(parts) >= 5 and parts[3] in ("topic", "thread") else None
         to = f"channel:{parts[2]}" if channel in ("discord", "slack") else f"{kind}:{parts[2]}"
-        return {"channel": channel, "to": to, **thread, "sessionKey": key}
-    return {**stored, "sessionKey": key}
+        return Route(channel=channel, to=to, thread_id=thread, session_key=key)
+    return msgspec.structs.replace(stored, session_key=key)
 
 
 # Messages between sessions
@@ -432,7 +431,7 @@ class BetweenSessions:
         body: MessageBody,
         *,
         source: str = "agent",
-        route: dict[str, Any] | None = None,
+        route: Route = NO_ROUTE,
         new: dict[str, Any] | None = None,
     ) -> None:
         """Returns when the message is on disk. The same run id again does nothing.
@@ -450,7 +449,7 @@ class BetweenSessions:
             door="program",
             run_id=run_id,
             source=source,
-            route=route or {"channel": "internal", "sessionKey": session.key},
+            route=route if route.channel else Route(channel="internal", session_key=session.key),
             reads_commands=False,
             body=body,
             queue=_OWN_RUN,

@@ -20,7 +20,7 @@ from openclaw.config.agents import agent_config, main_session_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ModelChoice
 from openclaw.inbound.incoming import SessionGone
-from openclaw.messages import ToolSpec
+from openclaw.messages import Route, ToolSpec
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reply import money, token_count
@@ -30,6 +30,7 @@ from openclaw.outbound.silence import ANNOUNCE_SKIP
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.runs import Runs
 from openclaw.runs.session_change import StillActive, delete_session
+from openclaw.sessions.entry import last_route
 from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.message_ledger import AbortReason, JobRow, MessageBody, Trace, step_id
@@ -59,7 +60,7 @@ class SpawnState(msgspec.Struct, kw_only=True, rename="camel"):
     child: str
     requester_agent: str
     requester: str
-    route: dict[str, Any]
+    route: Route
     """Where the run that asked was answered."""
     task: str
     label: str = ""
@@ -166,7 +167,7 @@ class SessionsSpawnTool:
             child=child,
             requester_agent=requester.agent_id,
             requester=requester.key,
-            route=dict(row.route) if row else dict((entry or {}).get("deliveryContext") or {}),
+            route=row.route if row else last_route(entry),
             task=task,
             label=label,
             model=model,

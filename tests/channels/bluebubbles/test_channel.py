@@ -14,6 +14,7 @@ from aiohttp import web
 
 from openclaw.channels.bluebubbles import BlueBubblesKind, chat_guid
 from openclaw.inbound.message import Peer
+from openclaw.messages import Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.bluebubbles_server import ANN, BOB, DIRECT, GROUP, PASSWORD, BlueBubblesServer
 from tests.support.channel_account import ChannelUnderTest, running_channel
@@ -128,7 +129,7 @@ async def test_texts_replies_files_and_changes_go_out(tmp_path: Path) -> None:
         await setup.send(OutgoingMessage(act="delete", target_id=sent), TO)
         with pytest.raises(SendFailed, match="iMessage only supports"):
             await setup.send(OutgoingMessage(act="react", target_id="GUID-9", emoji="🦞"), TO)
-        route = {"channel": "bluebubbles", "to": TO}
+        route = Route(channel="bluebubbles", to=TO)
         await setup.manager.typing("bluebubbles", route, True)
         await setup.manager.typing("bluebubbles", route, False)
     first = server.of("message/text")[0]
@@ -149,7 +150,7 @@ async def test_texts_replies_files_and_changes_go_out(tmp_path: Path) -> None:
 async def test_without_the_private_api_texts_go_out_and_the_rest_is_refused_clearly(tmp_path: Path) -> None:
     async with running(tmp_path, BlueBubblesServer(private_api=False)) as (server, setup):
         sent = await setup.send(OutgoingMessage(text="plain", reply_to_id="GUID-9"), TO)
-        await setup.manager.typing("bluebubbles", {"channel": "bluebubbles", "to": TO}, True)
+        await setup.manager.typing("bluebubbles", Route(channel="bluebubbles", to=TO), True)
         with pytest.raises(SendFailed, match="needs the Private API") as failed:
             await setup.send(OutgoingMessage(act="edit", target_id=sent, text="x"), TO)
         await told(setup, server, server.message("hello"))

@@ -13,6 +13,7 @@ import pytest
 
 from openclaw.channels.discord import DiscordKind
 from openclaw.inbound.message import Inbound, Peer
+from openclaw.messages import Route
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel, until
 from tests.support.discord_server import ANN, BOT, CHANNEL, DM, GUILD, TOKEN, DiscordServer
@@ -218,7 +219,7 @@ async def test_replies_files_buttons_and_mentions(tmp_path: Path, discord: Disco
         rows = ((Button(text="Yes", data="/approve 1"),),)
         message = OutgoingMessage(text="@everyone look", media=(picture,), reply_to_id="77", buttons=rows)
         await account.send(message, THERE)
-        await account.manager.typing("discord", {"channel": "discord", "to": THERE}, True)
+        await account.manager.typing("discord", Route(channel="discord", to=THERE), True)
         await account.send("to a person", TO_ANN)
     (sent,) = discord.of(POST)
     assert sent["files"] == [("a b.png", PNG)]
@@ -273,7 +274,7 @@ async def test_a_command_is_acknowledged_and_then_answered_in_its_place(tmp_path
         assert heard.native_command and heard.message_id == f"interaction:{number}"
         assert await discord.called(f"POST /interactions/{number}") == [{"type": 5}]
         for part in ("fine", "really"):
-            await account.send(part, TO_ANN, key=part, replyToId=heard.message_id)
+            await account.send(part, TO_ANN, key=part, reply_to_id=heard.message_id)
         assert [one["content"] for one in discord.messages.values() if one.get("answer")] == ["fine", "really"]
         account.receiver.answer = False
         other = await discord.command("status")
@@ -292,7 +293,7 @@ async def test_a_command_is_answered_in_its_place_after_a_restart_that_resumed_t
         number = await discord.command("status")
         heard = await account.receiver.heard("/status")
         await discord.called(f"POST /interactions/{number}")
-        await account.send("fine", TO_ANN, replyToId=heard.message_id)
+        await account.send("fine", TO_ANN, reply_to_id=heard.message_id)
     assert len(discord.identified) == 1 and len(discord.resumed) == 1
     assert [one["content"] for one in discord.messages.values() if one.get("answer")] == ["fine"]
     assert discord.of(f"PATCH /webhooks/{BOT}/")

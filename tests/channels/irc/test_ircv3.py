@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from openclaw.channels.irc import connection
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from tests.support.channel_account import running_channel
 from tests.support.ircv3_server import Ircv3Server
@@ -103,7 +104,7 @@ async def test_a_channel_that_we_should_be_in_is_waited_for(tmp_path: Path) -> N
 
 
 async def test_typing_is_shown_where_the_server_passes_tags_on(tmp_path: Path) -> None:
-    route = {"channel": "irc", "to": "#room"}
+    route = Route(channel="irc", to="#room")
     async with Ircv3Server() as server, running(tmp_path, server) as irc:
         await irc.connected()
         await irc.manager.typing("irc", route, True)

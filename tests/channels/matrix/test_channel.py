@@ -18,6 +18,7 @@ import pytest
 from openclaw.channels.matrix import MatrixKind
 from openclaw.channels.matrix.client import MatrixClient
 from openclaw.inbound.message import Inbound
+from openclaw.messages import Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel, until
 from tests.support.synapse import Human, Synapse, shared_synapse
@@ -176,7 +177,7 @@ async def test_an_event_that_nobody_can_handle_does_not_keep_back_later_ones(
 async def test_answers_go_into_threads_and_messages_are_changed(tmp_path: Path, server: Synapse) -> None:
     async with staged(tmp_path, server) as stage:
         root = await stage.ann.send(stage.room, "a topic")
-        first = await stage.send("in the thread", "k1", threadId=root)
+        first = await stage.send("in the thread", "k1", thread_id=root)
         await stage.send(OutgoingMessage(text="an answer", reply_to_id=root), "k2")
         await stage.send(OutgoingMessage(act="edit", target_id=first, text="**changed**"), "k3")
         await stage.send(OutgoingMessage(act="react", target_id=root, emoji="👀"), "k4")
@@ -273,7 +274,7 @@ async def test_a_list_of_pins_that_cannot_be_read_is_not_replaced(
 
 async def test_typing_and_read_receipts_reach_the_server(tmp_path: Path, server: Synapse) -> None:
     async with staged(tmp_path, server) as stage:
-        await stage.matrix.manager.typing("matrix", {"channel": "matrix", "to": stage.room}, True)
+        await stage.matrix.manager.typing("matrix", Route(channel="matrix", to=stage.room), True)
         event_id = await stage.ann.send(stage.room, "read me")
         await stage.matrix.receiver.got()
         async with asyncio.timeout(60):

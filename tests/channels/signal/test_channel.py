@@ -27,6 +27,7 @@ from openclaw.channels.signal.channel import SignalChannel, SignalClient, Stream
 from openclaw.channels.submit import MAX_ATTEMPTS
 from openclaw.clock import SystemClock
 from openclaw.inbound.message import Inbound
+from openclaw.messages import Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
 from tests.support.channel_account import QuickClock, Receiver, channel_config
@@ -34,7 +35,7 @@ from tests.support.loopback_channel import everybody
 from tests.support.signal_daemon import SignalDaemon
 
 ME, ANN = "+15550000001", "+15550000042"
-TO_ANN = {"channel": "signal", "to": f"signal:{ANN}", "accountId": "default"}
+TO_ANN = Route(channel="signal", to=f"signal:{ANN}", account_id="default")
 GOLDEN = {"message": "Hi from signal", "account": ME, "recipient": [ANN]}
 
 
@@ -47,7 +48,7 @@ class Setup:
         self.receiver = receiver
         self.blobs = blobs
 
-    async def send(self, part: OutgoingMessage | str, route: dict[str, Any] | None = None) -> str:
+    async def send(self, part: OutgoingMessage | str, route: Route | None = None) -> str:
         part = OutgoingMessage(text=part) if isinstance(part, str) else part
         return (await self.channels.send("signal", route or TO_ANN, part, "key")).message_id
 
@@ -101,7 +102,7 @@ async def test_a_group_is_answered_in_the_group(tmp_path: Path) -> None:
         setup.daemon.groups = {"grp1=="}
         await setup.daemon.say("no mention here", group="grp1==")
         await setup.receiver.got_texts(1)
-        route = {"channel": "signal", "to": setup.receiver.messages[0].to}
+        route = Route(channel="signal", to=setup.receiver.messages[0].to)
         await setup.channels.typing("signal", route, True)
         await setup.send("group reply", route)
         await setup.channels.typing("signal", route, False)
@@ -483,7 +484,7 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
         await receiver.got_texts(1)
         (message,) = receiver.messages
         assert message.account_id == "work"
-        route = {"channel": "signal", "to": message.to, "accountId": message.account_id}
+        route = Route(channel="signal", to=message.to, account_id=message.account_id)
         await channels.send("signal", route, OutgoingMessage(text="from work"), "k")
         assert daemon.of("send") == [{"message": "from work", "account": second, "recipient": [ANN]}]
         await channels.stop()

@@ -22,6 +22,7 @@ from openclaw.channels.signal.channel import (
 from openclaw.channels.submit import Deleted, Edited, Posted, Reacted
 from openclaw.inbound.access import Allow, ChannelSettings, decide_access
 from openclaw.inbound.message import Inbound
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from tests.channels.signal.test_channel import running
 from tests.support.signal_daemon import SignalDaemon
@@ -141,7 +142,7 @@ async def test_the_agent_can_react_to_a_message_of_a_group_by_the_id_that_a_reac
     assert isinstance(what, Reacted)
     target = what.inbound.text.rpartition("(id ")[2].removesuffix(")")
     async with SignalDaemon(groups=("grp1==",)) as daemon, running(tmp_path, daemon) as setup:
-        route = {"channel": "signal", "to": what.inbound.to, "accountId": "default"}
+        route = Route(channel="signal", to=what.inbound.to, account_id="default")
         await setup.send(OutgoingMessage(act="react", target_id=target, emoji="🎉"), route)
         (call,) = daemon.of("sendReaction")
         assert (call["targetAuthor"], call["targetTimestamp"]) == ("+15550000043", 5)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.messages import Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, running_channel
 from tests.support.slack_server import BOT, SlackServer
@@ -27,7 +28,7 @@ async def running(tmp_path: Path, **section: Any) -> AsyncGenerator[tuple[SlackS
 async def test_a_message_can_be_changed_deleted_and_reacted_to(tmp_path: Path) -> None:
     async with running(tmp_path) as (slack, channel):
         ts = await channel.send("**first**", GENERAL)
-        thread = await channel.send("in a thread", GENERAL, threadId=ts)
+        thread = await channel.send("in a thread", GENERAL, thread_id=ts)
         await channel.send(OutgoingMessage(act="edit", target_id=ts, text="_second_"), GENERAL)
         for _ in range(2):  # The second time changes nothing and does not fail.
             await channel.send(OutgoingMessage(act="react", target_id=ts, emoji="👍"), GENERAL)
@@ -50,7 +51,7 @@ async def test_files_are_uploaded_and_shown_with_the_text(tmp_path: Path) -> Non
             MediaRef(blob=await channel.blobs.put(b"one"), mime_type="text/plain", file_name="../a b.txt"),
             MediaRef(blob=await channel.blobs.put(b"two"), mime_type="text/plain"),
         )
-        await channel.send(OutgoingMessage(text="**two files**", media=media), ANN, threadId="1700000000.000100")
+        await channel.send(OutgoingMessage(text="**two files**", media=media), ANN, thread_id="1700000000.000100")
         huge = MediaRef(blob=await channel.blobs.put(b"x" * 1_100_000), mime_type="text/plain", file_name="huge.txt")
         with pytest.raises(SendFailed, match=r"larger than channels.slack.mediaMaxMb"):
             await channel.send(OutgoingMessage(media=(huge,)), ANN)
@@ -146,8 +147,8 @@ async def test_socket_mode_that_is_switched_off_ends_the_account_with_a_clear_li
 
 async def test_the_typing_sign_is_a_status_of_the_thread(tmp_path: Path) -> None:
     async with running(tmp_path) as (slack, channel):
-        await channel.manager.typing("slack", {"channel": "slack", "to": ANN}, True)
-        route = {"channel": "slack", "to": ANN, "threadId": "1700000000.000100"}
+        await channel.manager.typing("slack", Route(channel="slack", to=ANN), True)
+        route = Route(channel="slack", to=ANN, thread_id="1700000000.000100")
         await channel.manager.typing("slack", route, True)
         slack.refuse_next("assistant.threads.setStatus", "missing_scope")
         await channel.manager.typing("slack", route, False)
@@ -157,7 +158,7 @@ async def test_the_typing_sign_is_a_status_of_the_thread(tmp_path: Path) -> None
 
 async def test_in_a_direct_chat_the_typing_sign_is_a_status_of_the_message(tmp_path: Path) -> None:
     async with running(tmp_path) as (slack, channel):
-        route = {"channel": "slack", "to": ANN, "replyToId": "1700000000.000100"}
+        route = Route(channel="slack", to=ANN, reply_to_id="1700000000.000100")
         slack.refuse_next("assistant.threads.setStatus", "invalid_thread_ts")
         await channel.manager.typing("slack", route, True)  # This one message has no thread. Others may have one.
         await channel.manager.typing("slack", route, True)

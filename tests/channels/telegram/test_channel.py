@@ -17,6 +17,7 @@ import pytest
 from openclaw.channels.base import WebhookRequest
 from openclaw.channels.telegram import TelegramKind, parse_target
 from openclaw.inbound.message import Inbound, MovedChat, Peer
+from openclaw.messages import Route
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, Receiver, running_channel
 from tests.support.telegram_server import ANN, BOB, FORUM, GROUP, TOKEN, TelegramServer
@@ -153,10 +154,10 @@ async def test_markup_that_is_refused_is_sent_as_plain_text_once(tmp_path: Path,
 
 async def test_topics_replies_and_link_previews(tmp_path: Path, telegram: TelegramServer) -> None:
     async with bot(tmp_path, telegram, linkPreview=False) as account:
-        await account.send(OutgoingMessage(text="in a topic", reply_to_id="5"), f"telegram:{FORUM}", threadId=7)
-        await account.send("general", f"telegram:{FORUM}", threadId=1)
+        await account.send(OutgoingMessage(text="in a topic", reply_to_id="5"), f"telegram:{FORUM}", thread_id=7)
+        await account.send("general", f"telegram:{FORUM}", thread_id=1)
         await account.send("gone topic", f"telegram:{FORUM}:topic:99")
-        route = {"channel": "telegram", "to": f"telegram:{FORUM}", "threadId": 1}
+        route = Route(channel="telegram", to=f"telegram:{FORUM}", thread_id=1)
         await account.manager.typing("telegram", route, True)
     topic, general, gone = telegram.of("sendMessage")
     assert topic["message_thread_id"] == 7 and topic["link_preview_options"] == {"is_disabled": True}
@@ -362,19 +363,21 @@ async def test_edits_and_reactions_are_reported(tmp_path: Path, telegram: Telegr
 
 @pytest.mark.parametrize(
     ("topics", "route"),
-    [(False, {"to": TO_ANN}), (False, {"to": TO_ANN, "threadId": 77}), (True, {"to": TO_ANN})],
+    [
+        (False, Route(channel="telegram", to=TO_ANN)),
+        (False, Route(channel="telegram", to=TO_ANN, thread_id=77)),
+        (True, Route(channel="telegram", to=TO_ANN)),
+    ],
 )
-async def test_where_the_platform_has_no_drafts_none_is_shown(
-    tmp_path: Path, topics: bool, route: dict[str, Any]
-) -> None:
+async def test_where_the_platform_has_no_drafts_none_is_shown(tmp_path: Path, topics: bool, route: Route) -> None:
     async with TelegramServer(has_topics_enabled=topics) as telegram, bot(tmp_path, telegram) as account:
-        assert not await account.manager.draft("telegram", {"channel": "telegram", **route}, 5, "Hel")
+        assert not await account.manager.draft("telegram", route, 5, "Hel")
         assert telegram.texts() == [] and not telegram.of("sendMessageDraft")
 
 
 async def test_in_a_topic_of_a_direct_chat_the_platform_shows_the_draft(tmp_path: Path) -> None:
     async with TelegramServer(has_topics_enabled=True) as telegram, bot(tmp_path, telegram) as account:
-        route = {"channel": "telegram", "to": TO_ANN, "threadId": 77}
+        route = Route(channel="telegram", to=TO_ANN, thread_id=77)
         assert await account.manager.draft("telegram", route, 0, "Hel")
         assert await account.manager.draft("telegram", route, 0, "Hello")  # Too soon to be shown.
         (shown,) = telegram.of("sendMessageDraft")

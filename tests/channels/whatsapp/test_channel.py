@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from openclaw.channels.whatsapp import recipient
+from openclaw.messages import Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from tests.support.channel_account import ChannelUnderTest, running_channel
 from tests.support.whatsapp_server import ANN, NUMBER_ID, OUR_NUMBER, TOKEN, VERIFY, WhatsAppServer
@@ -129,7 +130,7 @@ async def test_reading_and_typing_are_shown(tmp_path: Path) -> None:
         value = server.message("hello")
         await told(channel, server, value)
         await server.until(lambda: len(server.read) == 1)
-        await channel.manager.typing("whatsapp", {"channel": "whatsapp", "to": f"+{ANN}"}, True)
+        await channel.manager.typing("whatsapp", Route(channel="whatsapp", to=f"+{ANN}"), True)
     message_id = value["messages"][0]["id"]
     assert [body["message_id"] for body in server.read] == [message_id, message_id]
     assert "typing_indicator" not in server.read[0] and server.read[1]["typing_indicator"] == {"type": "text"}
@@ -138,7 +139,7 @@ async def test_reading_and_typing_are_shown(tmp_path: Path) -> None:
 async def test_the_typing_sign_belongs_to_the_message_that_is_answered(tmp_path: Path) -> None:
     """Its run begins before the channel knows that the message was accepted, and after a restart."""
     async with running(tmp_path) as (server, channel):
-        route = {"channel": "whatsapp", "to": f"+{ANN}", "replyToId": "wamid.1"}
+        route = Route(channel="whatsapp", to=f"+{ANN}", reply_to_id="wamid.1")
         await channel.manager.typing("whatsapp", route, True)
         await channel.manager.typing("whatsapp", route, False)
     assert [(body["message_id"], "typing_indicator" in body) for body in server.read] == [("wamid.1", True)]

@@ -24,7 +24,16 @@ from openclaw.gateway.http.openai_request import (
 )
 from openclaw.gateway.http.openai_run import Following, SlowReader
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
+from openclaw.messages import (
+    AssistantMessage,
+    Message,
+    Route,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
 from openclaw.runs.accept import Submission
 from openclaw.runs.run import Run, RunIndex
 from openclaw.storage.message_ledger import NO_REASON, LedgerRow, MessageBody
@@ -44,7 +53,7 @@ def new_run() -> Run:
         session_key="agent:main:x",
         session_id="s",
         source="openai",
-        route={},
+        route=Route(),
         body=MessageBody(),
         state="accepted",
         reason=NO_REASON,

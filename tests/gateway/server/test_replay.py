@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openclaw.clock import SystemClock
 from openclaw.events import AssistantEnded, AssistantStarted, Spoken, TextDelta, ThinkingDelta
 from openclaw.gateway.server.events import CHUNK_BYTES, Backlog, Broadcaster, Client, KeptEvent, RunStream, catch_up
-from openclaw.messages import AssistantMessage
+from openclaw.messages import AssistantMessage, Route
 from openclaw.runs.run import Run
 from openclaw.storage.message_ledger import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
@@ -163,7 +163,7 @@ def new_run() -> Run:
             session_key="agent:main:main",
             session_id="s",
             source="webchat",
-            route={},
+            route=Route(),
             body=MessageBody(),
             state="running",
             reason=NO_REASON,

@@ -11,6 +11,7 @@ from openclaw.inbound.commands.handle import HANDLERS
 from openclaw.inbound.commands.registry import COMMANDS, listed, near_miss
 from openclaw.inbound.commands.session import read_value
 from openclaw.inbound.incoming import Continue, Handled
+from openclaw.messages import Route
 from openclaw.outbound.reply import money, percent, token_count
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.message_ledger import Accept, MessageBody, ReasonCode, RejectedMessage
@@ -159,7 +160,7 @@ async def test_why_knows_a_message_by_its_id_on_the_channel_in_its_own_chat_only
             session_key=session.key,
             session_id="s",
             source="telegram",
-            route={"channel": "telegram", "to": session.key},
+            route=Route(channel="telegram", to=session.key),
             body=MessageBody(prompt="hi", message_ids=["1234567"]),
         )
         await ledger.post(accept, [])

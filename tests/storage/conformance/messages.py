@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody, Reason, ReasonCode
 
 
@@ -15,7 +16,7 @@ def message(number: object = 1, **changes: Any) -> Accept:
         "session_key": "agent:main:main",
         "session_id": "s",
         "source": "telegram",
-        "route": {"channel": "telegram", "to": "1"},
+        "route": Route(channel="telegram", to="1"),
         "body": MessageBody(text=f"hello {number}"),
     }
     return Accept(**{**fields, **changes})

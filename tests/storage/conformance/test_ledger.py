@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import END_STATES, NO_REASON, MessageBody, OutboxPart, Reason, ReasonCode
 from tests.storage.conformance.messages import because, message
 
@@ -14,7 +16,7 @@ async def test_accepted_message_has_everything_needed_to_run_it(ledger, clock):
     row, new = await ledger.accept(message())
     assert new
     assert (row.state, row.attempts, row.accepted_at, row.ended_at) == ("accepted", 0, clock.now, None)
-    assert row.body == MessageBody(text="hello 1") and row.route == {"channel": "telegram", "to": "1"}
+    assert row.body == MessageBody(text="hello 1") and row.route == Route(channel="telegram", to="1")
     assert await ledger.by_run("run-1") == row == await ledger.get(row.id)
     assert await ledger.unfinished() == [row]
 
@@ -168,17 +170,17 @@ async def test_parts_to_deliver_are_stored_with_the_end_and_retried_until_sent(l
 
 async def test_only_the_oldest_pending_part_of_a_destination_is_due(ledger, clock):
     """An account, a chat and a thread make up a destination. What else a route holds does not count."""
-    ann = {"channel": "telegram", "accountId": "work", "to": "ann", "replyToId": "7"}
+    ann = Route(channel="telegram", account_id="work", to="ann", reply_to_id="7")
     routes = [
         ann,
-        {**ann, "replyToId": "8"},
-        {**ann, "threadId": 5},
-        {**ann, "threadId": "5"},
-        {**ann, "accountId": "home"},
-        {"channel": "telegram", "to": "ann"},
-        {"channel": "telegram", "to": "ann", "accountId": None},
-        {"channel": "telegram", "to": "a\nnn\u0000"},
-        {**ann, "to": "bob"},
+        replace(ann, reply_to_id="8"),
+        replace(ann, thread_id=5),
+        replace(ann, thread_id="5"),
+        replace(ann, account_id="home"),
+        Route(channel="telegram", to="ann"),
+        Route(channel="telegram", to="ann", session_key="agent:main:main"),
+        Route(channel="telegram", to="a\nnn\u0000"),
+        replace(ann, to="bob"),
     ]
     runs: list[str] = []
     for number, route in enumerate(routes):

@@ -155,6 +155,7 @@ async def test_ledger_is_the_owners_only_fully_synchronous_and_says_when_it_is_c
 CHILD = """
 import asyncio, sys
 from openclaw.clock import SystemClock
+from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody
 from openclaw.storage.files.ledger import FileLedger
 
@@ -162,7 +163,7 @@ async def main():
     ledger = await FileLedger.open(sys.argv[1], clock=SystemClock())
     async def accept(n):
         await ledger.accept(Accept(run_id=f"r{n}", dedupe_key=f"d{n}", agent_id="main", session_key="k",
-                                   session_id="s", source="t", route={}, body=MessageBody(text="x" * 200)))
+                                   session_id="s", source="t", route=Route(), body=MessageBody(text="x" * 200)))
         sys.stdout.write(f"r{n}\\n")
         sys.stdout.flush()
     n = 0

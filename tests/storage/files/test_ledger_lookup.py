@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.messages import Route
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.message_ledger import Accept, MessageBody
 from tests.storage.still_clock import StillClock
@@ -28,7 +29,7 @@ async def accept(ledger: FileLedger, run_id: str, key: str = "agent:main:main") 
             session_key=key,
             session_id="s",
             source="webchat",
-            route={},
+            route=Route(),
             body=MessageBody(),
         )
     )

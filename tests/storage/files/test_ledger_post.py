@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.messages import Route
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
 from tests.storage.still_clock import StillClock
@@ -22,7 +23,7 @@ def accept(run_id: str = "r1") -> Accept:
         session_key="agent:main:main",
         session_id="",
         source="send",
-        route={"channel": "signal", "to": "ann"},
+        route=Route(channel="signal", to="ann"),
         body=MessageBody(text="ab"),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.messages import Route
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.files import ledger_db
 from openclaw.storage.files.ledger import FileLedger
@@ -26,7 +27,7 @@ def message(number: int) -> Accept:
     body = MessageBody(prompt=f"message {number} " + "x" * 900)
     return Accept(
         run_id=f"run-{number}", dedupe_key="", agent_id="main", session_key="agent:main:main", session_id="s",
-        source="webchat", route={"channel": "signal", "to": "+1"}, body=body,
+        source="webchat", route=Route(channel="signal", to="+1"), body=body,
     )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
 
-from openclaw.messages import TextBlock, UserMessage
+from openclaw.messages import Route, TextBlock, UserMessage
 from openclaw.storage.disk_errors import StorageError, describe_failure, is_storage_failure, refusal_text
 from openclaw.storage.errors import StorageRefused
 from openclaw.storage.postgres import database
@@ -78,7 +78,7 @@ async def test_message_and_session_are_written_together_or_not_at_all(
 ) -> None:
     entry, written = await stores.sessions.write("main", MAIN, lambda _: {"sessionId": "s1"})
     with pytest.raises(TypeError):
-        await stores.ledger.accept(message(route={"not": object()}), after=written)
+        await stores.ledger.accept(message(route=Route(to=cast(str, object()))), after=written)
     assert await stores.database.value("SELECT count(*) FROM sessions") == 0
     assert await stores.sessions.get("main", MAIN) == entry, "it is still to be written"
     await stores.ledger.accept(message(), after=written)

@@ -43,7 +43,8 @@ from openclaw.channels.submit import (
 )
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import BlueBubblesAccount
-from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
+from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import REPEAT_MARK, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
@@ -236,7 +237,7 @@ class BlueBubblesChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        chat = chat_guid(route.to or "")
+        chat = chat_guid(route.to)
         if message.act != "send":
             return await self._change(chat, message)
         text = render(message.text, "plain", tables=self._settings.markdown.tables).text
@@ -332,7 +333,7 @@ class BlueBubblesChannel:
 
     async def typing(self, route: Route, on: bool) -> None:
         if self._private_api:
-            chat = quote(chat_guid(route.to or ""), safe="")
+            chat = quote(chat_guid(route.to), safe="")
             await self._call("POST" if on else "DELETE", f"chat/{chat}/typing", timeout_s=5.0)
 
     async def probe(self) -> Mapping[str, object]:

@@ -58,7 +58,8 @@ from openclaw.channels.media import NotFetched, files_to_send, opus_seconds, saf
 from openclaw.channels.submit import ConversationTasks, Posted, Reacted, submit, submit_event, wants_reaction
 from openclaw.clock import Backoff, retry_delay_s
 from openclaw.config.schema.channels import DiscordAccount
-from openclaw.inbound.message import Inbound, Media, Route
+from openclaw.inbound.message import Inbound, Media
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import Button, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import shortened
@@ -463,7 +464,7 @@ class DiscordChannel:
     async def _post(
         self, connection: DiscordConnection, route: Route, body: Mapping[str, object], files: tuple[Upload, ...]
     ) -> str:
-        command_id = route.reply_to_id or ""
+        command_id = route.reply_to_id
         command = self._commands.get(command_id)
         if command is not None and self._context.clock.monotonic() - command.since < INTERACTION_S:
             # A webhook accepts neither nonces nor references.
@@ -487,7 +488,7 @@ class DiscordChannel:
 
         With a ``message`` that changes an earlier one, return the channel of that one.
         """
-        peer = parse_address(route.to or "")
+        peer = parse_address(route.to)
         if peer.kind != "direct":
             thread = str(route.thread_id or peer.id)
             if message is not None and message.target_id == thread:

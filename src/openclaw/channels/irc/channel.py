@@ -38,7 +38,8 @@ from openclaw.channels.submit import cancel_all, submit
 from openclaw.clock import Backoff, iso_ms, wait_within
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import IrcAccount
-from openclaw.inbound.message import Inbound, Peer, Quoted, Route, Sender
+from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import shortened
@@ -270,7 +271,7 @@ class IrcChannel:
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         if message.act != "send":
             raise SendFailed("on IRC a message cannot be changed or reacted to", permanent=True)
-        address = parse_address(route.to or "")
+        address = parse_address(route.to)
         rendered = render(message.text, "irc", tables=self._settings.markdown.tables).text
         files = [
             media.url or f"(file {media.file_name or media.mime_type} is not sent: IRC carries text only)"
@@ -360,7 +361,7 @@ class IrcChannel:
             return
         try:
             await connection.write(
-                "TAGMSG", parse_address(route.to or "").target, tags={"+typing": "active" if on else "done"}
+                "TAGMSG", parse_address(route.to).target, tags={"+typing": "active" if on else "done"}
             )
         except (ConnectionLost, BadLine) as error:
             raise SendFailed(str(error), reached=False) from None

@@ -43,8 +43,9 @@ from openclaw.channels.media import NotFetched, files_to_send, safe_file_name, s
 from openclaw.channels.submit import Deleted, Edited, Reacted, ReadReceipts, reaction_text, submit_event
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import MatrixAccount
-from openclaw.inbound.message import Media, Quoted, Route
+from openclaw.inbound.message import Media, Quoted
 from openclaw.inbound.prompt_text import display_name
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.redact import know
@@ -383,7 +384,7 @@ class MatrixChannel:
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         client = require_running(self._client, "Matrix")
-        room_id = await self._room_of(client, route.to or "")
+        room_id = await self._room_of(client, route.to)
         if message.act != "send":
             return SendReceipt(message_id=await self._change(client, room_id, message, key))
         relation = relates_to(message.reply_to_id, route.thread_id)
@@ -473,7 +474,7 @@ class MatrixChannel:
 
     async def typing(self, route: Route, on: bool) -> None:
         client = require_running(self._client, "Matrix")
-        await client.typing(await self._room_of(client, route.to or ""), on)
+        await client.typing(await self._room_of(client, route.to), on)
 
     async def probe(self) -> Mapping[str, object]:
         client = require_running(self._client, "Matrix")

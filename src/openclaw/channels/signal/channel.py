@@ -41,8 +41,9 @@ from openclaw.channels.submit import (
 )
 from openclaw.clock import Backoff, Clock
 from openclaw.config.schema.channels import SignalAccount
-from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
+from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
 from openclaw.inbound.prompt_text import display_name
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.text import redact_urls
@@ -176,7 +177,7 @@ class SignalChannel:
             return await self._change(route, message)
         params: dict[str, object] = {
             **self._styled(message),
-            **recipient_params(route.to or ""),
+            **recipient_params(route.to),
             **quote_params(route, message),
         }
         if message.media:
@@ -194,7 +195,7 @@ class SignalChannel:
         stamp, _, author = message.target_id.partition(":")
         if not is_number(stamp):
             raise SendFailed(f"{message.target_id!r} is not a Signal message id", permanent=True)
-        recipient = recipient_params(route.to or "")
+        recipient = recipient_params(route.to)
         params: dict[str, object]
         match message.act:
             case "edit":
@@ -204,7 +205,7 @@ class SignalChannel:
                 params = {"targetTimestamp": int(stamp)}
             case _:
                 require_action(self._context, "reactions", self._settings.actions.reactions or not message.emoji)
-                authors = recipient_params(message.target_author or author or route.to or "").get("recipient")
+                authors = recipient_params(message.target_author or author or route.to).get("recipient")
                 if not authors:
                     raise SendFailed("in a group, a reaction must name the author of the message", permanent=True)
                 method = "sendReaction"
@@ -220,7 +221,7 @@ class SignalChannel:
         return {"message": rendered.text, **({"text-style": styles} if styles else {})}
 
     async def typing(self, route: Route, on: bool) -> None:
-        target = recipient_params(route.to or "")
+        target = recipient_params(route.to)
         if "username" not in target:
             await self._call("sendTyping", target if on else {**target, "stop": True})
 
@@ -247,7 +248,7 @@ def quote_params(route: Route, message: OutgoingMessage) -> Mapping[str, object]
     if not is_number(stamp):
         return {}
     try:
-        authors = recipient_params(author or route.to or "").get("recipient")
+        authors = recipient_params(author or route.to).get("recipient")
     except SendFailed:
         return {}
     return {"quoteTimestamp": int(stamp), "quoteAuthor": authors[0]} if authors else {}

@@ -66,7 +66,8 @@ from openclaw.channels.submit import (
 )
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import SlackAccount
-from openclaw.inbound.message import Media, Route
+from openclaw.inbound.message import Media
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 
@@ -348,7 +349,7 @@ class SlackChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        target, thread = target_of(route.to or ""), _thread_of(route, message.reply_to_id)
+        target, thread = target_of(route.to), _thread_of(route, message.reply_to_id)
         if message.act != "send":
             return await self._change(await self._room(target), message)
         if target.kind == "ephemeral" and not message.media:
@@ -474,7 +475,7 @@ class SlackChannel:
         Outside a thread, set the status of the message that is being answered.
         """
         thread = _thread_of(route, route.reply_to_id)
-        target = target_of(route.to or "")
+        target = target_of(route.to)
         if thread is None or not self._shows_status or target.kind == "ephemeral":
             return
         room = await self._room(target)

@@ -59,7 +59,8 @@ from openclaw.channels.telegram.sending import (
 from openclaw.clock import Backoff
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.channels import TelegramAccount
-from openclaw.inbound.message import Media, Route
+from openclaw.inbound.message import Media
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 BOOKMARK = "last-update"

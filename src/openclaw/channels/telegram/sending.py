@@ -21,7 +21,7 @@ from openclaw.channels.media import NotFetched, check_size, files_to_send, safe_
 from openclaw.channels.telegram import TelegramTarget, parse_target
 from openclaw.channels.telegram.incoming import GENERAL_TOPIC, OwnBot
 from openclaw.config.schema.channels import TelegramAccount
-from openclaw.inbound.message import Route
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import Rendered, render, utf16_length
 from openclaw.outbound.reply import Button, MediaRef, OutgoingMessage, SendFailed, SendReceipt
 
@@ -127,7 +127,7 @@ class TelegramSender:
         return SendReceipt(message_id=str(arrived[0]))
 
     def _target(self, route: Route) -> TelegramTarget:
-        target = parse_target(route.to or "")
+        target = parse_target(route.to)
         thread = str(route.thread_id) if route.thread_id is not None else ""
         topic = int(thread) if is_number(thread) else target.topic
         return TelegramTarget(self._moved.get(target.chat, target.chat), topic)

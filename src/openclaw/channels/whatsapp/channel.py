@@ -41,7 +41,8 @@ from openclaw.channels.submit import (
 from openclaw.channels.whatsapp import recipient
 from openclaw.clock import Backoff
 from openclaw.config.schema.channels import WhatsAppAccount
-from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Route, Sender
+from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
+from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.untrusted_text import disarmed_name, short_name
@@ -200,7 +201,7 @@ class WhatsAppChannel:
     # Sending
 
     async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        kind, number = recipient(route.to or "")
+        kind, number = recipient(route.to)
         target = {"recipient_type": kind, "to": number}
         if message.act == "react":
             return await self._react(target, message)
@@ -269,7 +270,7 @@ class WhatsAppChannel:
 
         A run may start before ``submit_event`` returns, so the message of the route takes precedence.
         """
-        message_id = route.reply_to_id or self._last.get(route.to or "")
+        message_id = route.reply_to_id or self._last.get(route.to)
         if on and message_id:
             await self._mark_read(message_id, typing=True)
 

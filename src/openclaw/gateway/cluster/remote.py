@@ -39,6 +39,7 @@ from openclaw.gateway.server.frames import NotJson, decode_any, encode
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.inbound.incoming import Handled, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Blocked, HandedOn, Result, TakenElsewhere
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.reasons import reason_text
@@ -436,24 +437,22 @@ class RemoteChannels:
         self._links = links
         self._known: dict[str, tuple[str, float]] = {}
         self.served = {
-            "channel.typing": _answering(tuple[str, dict[str, Any], bool], self._answer_typing),
-            "channel.draft": _answering(tuple[str, dict[str, Any], int, str], self._answer_draft),
-            "channel.act": _answering(tuple[str, dict[str, Any], OutgoingMessage, str], self._answer_act),
+            "channel.typing": _answering(tuple[str, Route, bool], self._answer_typing),
+            "channel.draft": _answering(tuple[str, Route, int, str], self._answer_draft),
+            "channel.act": _answering(tuple[str, Route, OutgoingMessage, str], self._answer_act),
             "channel.status": _answering(tuple[str, str, float], self._answer_status),
             "channel.webhook": _answering(tuple[str, WebhookRequest], self._answer_webhook),
         }
 
     # Asking
 
-    async def typing(self, running: RunningAccount, route: dict[str, Any], on: bool) -> None:
+    async def typing(self, running: RunningAccount, route: Route, on: bool) -> None:
         await self._ask(running.name, "channel.typing", (running.kind.id, route, on))
 
-    async def draft(self, running: RunningAccount, route: dict[str, Any], draft_id: int, text: str) -> bool:
+    async def draft(self, running: RunningAccount, route: Route, draft_id: int, text: str) -> bool:
         return await self._ask(running.name, "channel.draft", (running.kind.id, route, draft_id, text)) == b"1"
 
-    async def act(
-        self, running: RunningAccount, route: dict[str, Any], message: OutgoingMessage, key: str
-    ) -> SendReceipt:
+    async def act(self, running: RunningAccount, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         """Does a reaction or the like. Replies go through the outbox."""
         answer = await self._ask(running.name, "channel.act", (running.kind.id, route, message, key))
         if answer is None:
@@ -490,15 +489,15 @@ class RemoteChannels:
 
     # Answering
 
-    async def _answer_typing(self, channel: str, route: dict[str, Any], on: bool) -> bytes:
+    async def _answer_typing(self, channel: str, route: Route, on: bool) -> bytes:
         await self._gateway.channel_services.channels.typing(channel, route, on, here=True)
         return b""
 
-    async def _answer_draft(self, channel: str, route: dict[str, Any], draft_id: int, text: str) -> bytes:
+    async def _answer_draft(self, channel: str, route: Route, draft_id: int, text: str) -> bytes:
         channels = self._gateway.channel_services.channels
         return b"1" if await channels.draft(channel, route, draft_id, text, here=True) else b"0"
 
-    async def _answer_act(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> bytes:
+    async def _answer_act(self, channel: str, route: Route, message: OutgoingMessage, key: str) -> bytes:
         try:
             sent = await self._gateway.channel_services.channels.send(channel, route, message, key, here=True)
         except SendFailed as failure:

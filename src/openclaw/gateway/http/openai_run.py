@@ -39,6 +39,7 @@ from openclaw.inbound.pipeline import Accepted, Pipeline
 from openclaw.messages import (
     AssistantMessage,
     Message,
+    Route,
     Usage,
 )
 from openclaw.models.base import added
@@ -133,7 +134,7 @@ class OpenAiRuns:
             door="program",
             run_id=run_id,
             source=ask.source,
-            route={"channel": "internal", "sessionKey": target.key},
+            route=Route(channel="internal", session_key=target.key),
             reads_commands=False,
             body=MessageBody(
                 thinking=parse_level(ask.effort or ""),

@@ -26,7 +26,7 @@ from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted, Blocked, Empty, TakenElsewhere
-from openclaw.messages import Usage
+from openclaw.messages import Route, Usage
 from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.outbound.answer_filter import is_web, reasoning_message
 from openclaw.outbound.reply_files import Unsendable, workspace_file
@@ -34,7 +34,7 @@ from openclaw.paths import normalize_agent_id
 from openclaw.runs.accept import Submission
 from openclaw.runs.reasons import reason_text
 from openclaw.runs.run import Run, RunWatched
-from openclaw.sessions.entry import BLOCKED, SessionEntry
+from openclaw.sessions.entry import BLOCKED, SessionEntry, last_route
 from openclaw.sessions.keys import SessionRef, group_of, is_subagent, shown_key
 from openclaw.sessions.prompt_prefix import typed_text, without_wrappers
 from openclaw.sessions.reset import transcript_ref
@@ -87,7 +87,7 @@ async def send(call: MethodCall, params: ChatSend) -> Any:
         door="chat",
         run_id=run_id,
         source="webchat",
-        route={"channel": "webchat", "sessionKey": session.key},
+        route=Route(channel="webchat", session_key=session.key),
         policy_channel=_policy_channel(session, entry, "webchat"),
         message_id=run_id,
         body=MessageBody(
@@ -299,20 +299,18 @@ async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     return gateway.directory.target("main")
 
 
-def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) -> dict[str, Any]:
-    """Returns where the reply goes. Without ``deliver`` only the caller gets it."""
+def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) -> Route:
+    """Return where the reply goes. Without ``deliver`` only the caller gets it."""
     if not params.deliver:
-        return {"channel": "internal", "sessionKey": target.key}
-    last = (entry or {}).get("deliveryContext") or {}
-    channel = params.reply_channel or params.channel or last.get("channel") or "webchat"
-    route = {
-        "channel": channel,
-        "to": params.reply_to or params.to or last.get("to"),
-        "accountId": params.reply_account_id or params.account_id or last.get("accountId"),
-        "threadId": params.thread_id or last.get("threadId"),
-        "sessionKey": target.key,
-    }
-    return {name: value for name, value in route.items() if value}
+        return Route(channel="internal", session_key=target.key)
+    last = last_route(entry)
+    return Route(
+        channel=params.reply_channel or params.channel or last.channel or "webchat",
+        to=params.reply_to or params.to or last.to,
+        account_id=params.reply_account_id or params.account_id or last.account_id or None,
+        thread_id=params.thread_id or last.thread_id or None,
+        session_key=target.key,
+    )
 
 
 def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from openclaw.gateway.messenger import MessageToSend, SendRefused
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.inbound.held import Waiting
-from openclaw.inbound.message import Route
+from openclaw.messages import Route
 from openclaw.runs.delivery_report import delivery_text
 from openclaw.runs.history import LONGEST_NUMBER, MessageHistory, answered_by, find_message, load_history
 from openclaw.runs.reasons import reason_text
@@ -103,7 +103,7 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
         "sessionId": row.session_id,
         "agentId": row.agent_id,
         "source": row.source,
-        "channel": row.route.get("channel"),
+        "channel": row.route.channel or None,
         "state": row.state,
         "reason": reason_text(row.reason),
         "attempts": row.attempts,
@@ -366,8 +366,8 @@ def _part_facts(row: OutboxRow) -> dict[str, Any]:
         "id": row.id,
         "messageId": row.ledger_id,
         "runId": row.run_id,
-        "accountId": row.route.get("accountId"),
-        "to": row.route.get("to"),
+        "accountId": row.route.account_id,
+        "to": row.route.to or None,
         "act": payload.get("act", "send"),
         "text": clipped(str(payload.get("text") or ""), SHOWN_OF_PART),
         "media": len(payload.get("media") or ()),
@@ -469,7 +469,7 @@ async def _message_to_send(gateway: Gateway, params: SendParams) -> MessageToSen
         source="send",
         agent_id=target.agent_id,
         session_key=target.key,
-        route=msgspec.to_builtins(route),
+        route=route,
         text=params.message,
         media=tuple(media),
     )

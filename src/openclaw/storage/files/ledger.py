@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from openclaw.clock import Clock
 from openclaw.json_text import encode
+from openclaw.messages import Route
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import Repairs, reads_wait, until_written
 from openclaw.storage.errors import MessageEnded, UnknownMessage
@@ -251,7 +252,7 @@ class FileLedger(SqlLedger):
         statement = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
         await self._write(statement, self._clock.now_ms(), ok, ledger_id, call_id)
 
-    async def outbox_reclaim(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+    async def outbox_reclaim(self, channel: str, mine: Callable[[Route], bool]) -> None:
         pass  # There is no other node, and ``open`` took back what this one was sending.
 
     async def prune(self, before_ms: int, *, most: int = 200) -> int:

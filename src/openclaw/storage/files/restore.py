@@ -26,6 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from openclaw.clock import SystemClock
+from openclaw.messages import Route
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import StorageError
 from openclaw.storage.files.backup import Backup, BackupError, BackupFolder, Progress
@@ -345,7 +346,7 @@ def _accept_held(held: HeldMessage) -> Accept:
         session_key="agent:main:main",
         session_id="",
         source=channel,
-        route={"channel": channel, "to": to, "accountId": account},
+        route=Route(channel=channel, to=to, account_id=account),
         body=MessageBody(prompt=text or None, message_ids=[held.key.rpartition("|")[2]]),
         dedupe_keys=(held.key,),
     )

@@ -6,10 +6,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from openclaw.clock import Clock
 from openclaw.json_text import encode
+from openclaw.messages import Route
 from openclaw.storage.disk_errors import StorageError
 from openclaw.storage.errors import MessageEnded, UnknownMessage
 from openclaw.storage.message_ledger import (
@@ -47,6 +46,7 @@ from openclaw.storage.sql_ledger import (
     accepted_row,
     add_pending,
     check_end,
+    decode_route,
     is_time_to_prune,
     message_of,
 )
@@ -309,10 +309,10 @@ class PostgresLedger(SqlLedger):
 
         await self._database.transact(work)
 
-    async def outbox_reclaim(self, channel: str, mine: Callable[[dict[str, Any]], bool]) -> None:
+    async def outbox_reclaim(self, channel: str, mine: Callable[[Route], bool]) -> None:
         select = "SELECT id, route FROM outbox WHERE state = 'sending' AND channel = $1"
         rows = await self._database.rows(select, channel)
-        found = [row["id"] for row in rows if mine(msgspec.json.decode(row["route"]))]
+        found = [row["id"] for row in rows if mine(decode_route(row["route"]))]
         if found:
             await self._database.write(f"{SEND_AGAIN} AND id = ANY ($1)", found)
 
