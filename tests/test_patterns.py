@@ -44,7 +44,6 @@ NEVER_TRIED_AGAIN = {
     "openclaw.config.edit._REST_OF_LINE": "nothing but optional parts follows the repeat",
     "openclaw.agent.compaction.summary._IDENTIFIER": "sees LONGEST_IDENTIFIER characters of one word",
     "openclaw.agent.compaction.summary._FACT": "every repeat in it is bounded",
-    "openclaw.outbound.markdown_parser._MARK": "its look-aheads give nothing back and end at the next mark",
     "openclaw.cli.gateway_target._STRING_OR_LOOSE": "reads the owner's own configuration file, in a command",
     "openclaw.cli.gateway_target._COMMENT_OR_STRING": "reads the owner's own configuration file, in a command",
 }

@@ -25,6 +25,7 @@ import msgspec
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.renderer import RendererProtocol
+    from markdown_it.rules_block import StateBlock
     from markdown_it.rules_core import StateCore
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
@@ -69,6 +70,10 @@ _STYLED = "|".join(
 _ADDRESS = r"(?:[^\s*_~`\[\\<>]|(?<=\w)_(?=\w)){0,2000}"
 MARKS_INSIDE = re.compile(r"[\\`~*_\[<&]|!(?=\[)|:(?=//)")
 """Where something may begin inside a line that is not plain text."""
+_URL_REST = re.compile(r"://[^\s<>\"`\\^{}|]+")
+_URL_SCHEME = re.compile(r"\bhttps?$", re.IGNORECASE)
+_SCHEME_ROOM = 6
+"""The longest scheme of a bare address, and the character before it."""
 _CLOSED = re.compile(
     rf"[^*_~`\[\\<:]+|:(?!//)|<(?![A-Za-z])|<(?=[A-Za-z]){_ADDRESS}>|://{_ADDRESS}(?=\s|$)|{_STYLED}|\[{_INSIDE}\]"
     rf"|(?<!`)`[^`\n]{{1,300}}`(?!`)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)\*(?=[ \n])|(?<!~)~(?!~)|\\[!-/:-@\[-`{{-~]"
@@ -174,9 +179,10 @@ def inline_text(markdown: str) -> str:
 
 def _bounded_parser() -> MarkdownIt:
     """A parser whose time grows with the length of the text and never faster."""
-    from openclaw.outbound.markdown_parser import MarkdownParser
+    from markdown_it import MarkdownIt
 
-    parser = MarkdownParser(BARE, _bare_url)
+    parser = MarkdownIt("commonmark", {"html": False})
+    parser.inline.ruler.before("linkify", BARE, _bare_url)
     parser.core.ruler.at("block", _read_blocks)
     parser.core.ruler.at("inline", _read_inline)
     return parser
@@ -216,7 +222,7 @@ def fence_after(line: re.Match[str], fence: str) -> str:
 
 def _fences_and_text(text: str) -> list[Token]:
     """The blocks of a text that is read quickly: fenced code, and all the lines between as one paragraph each."""
-    from openclaw.outbound.markdown_parser import QuickToken
+    from markdown_it.token import Token
 
     tokens: list[Token] = []
     lines = text.split("\n")
@@ -225,15 +231,14 @@ def _fences_and_text(text: str) -> list[Token]:
         place = [start, end]
         if fence is not None:
             code = lines[start + 1 : end - 1 if _closes(lines[end - 1], fence, end - start) else end]
-            token = QuickToken("fence", "code", 0, 0, "\n".join([*code, ""]) if code else "", fence[1])
-            token.map, token.info = place, fence[2].strip()
+            token = Token("fence", "code", 0, map=place, markup=fence[1], info=fence[2].strip())
+            token.content = "\n".join([*code, ""]) if code else ""
             tokens.append(token)
         elif content := "\n".join(lines[start:end]).strip():
-            inline = QuickToken("inline", "", 0, 1, content)
-            inline.map, inline.children = place, [] if MARKS_INSIDE.search(content) else _unread(content)
-            opening = QuickToken("paragraph_open", "p", 1, 0)
-            opening.map = place
-            tokens.extend((opening, inline, QuickToken("paragraph_close", "p", -1, 0)))
+            inline = Token("inline", "", 0, map=place, level=1, content=content)
+            inline.children = [] if MARKS_INSIDE.search(content) else _unread(content)
+            opening = Token("paragraph_open", "p", 1, map=place)
+            tokens.extend((opening, inline, Token("paragraph_close", "p", -1)))
 
     opened: re.Match[str] | None = None
     done = 0
@@ -283,10 +288,10 @@ def count_marks(text: str) -> int:
 
 def _unread(content: str) -> list[Token]:
     """A paragraph whose marks are not read: one text with line ends in it."""
-    from openclaw.outbound.markdown_parser import QuickToken
+    from markdown_it.token import Token
 
     shown = "\n".join([line.strip(" ") for line in content.split("\n")]) if " " in content else content
-    return [QuickToken("text", "", 0, 0, shown)]
+    return [Token("text", "", 0, content=shown)]
 
 
 def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]:
@@ -346,11 +351,9 @@ def is_safe_link(url: str) -> bool:
 
 def _bare_url(state: StateInline, silent: bool) -> bool:
     """An address in the text is a link, so that a ``_`` or ``*`` in it is not taken for a style."""
-    from openclaw.outbound.markdown_parser import address_before
-
     if state.src[state.pos] != ":" or state.linkLevel > 0:
         return False
-    found = address_before(state.pending, state.src, state.pos, state.posMax)
+    found = _address_before(state.pending, state.src, state.pos, state.posMax)
     if found is None:
         return False
     scheme, url = found
@@ -362,6 +365,27 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
         state.push("link_close", "a", -1)
     state.pos += len(url) - len(scheme)
     return True
+
+
+def _address_before(before: str, text: str, place: int, end: int) -> tuple[str, str] | None:
+    """Return the scheme and the address around the ``://`` at ``place``, or None. ``before`` is the text up to it."""
+    scheme = _URL_SCHEME.search(before[-_SCHEME_ROOM:])
+    rest = _URL_REST.match(text, place, end) if scheme else None
+    if scheme is None or rest is None:
+        return None
+    url = _without_end(scheme[0] + rest[0])
+    return (scheme[0], url) if len(url) > len(scheme[0]) + 3 else None
+
+
+def _without_end(url: str) -> str:
+    """Remove punctuation and closing brackets after an address."""
+    missing = {")": url.count(")") - url.count("("), "]": url.count("]") - url.count("[")}
+    end = len(url)
+    while end and (url[end - 1] in ".,;:!?'*_~|" or missing.get(url[end - 1], 0) > 0):
+        end -= 1
+        if url[end] in missing:
+            missing[url[end]] -= 1
+    return url[:end]
 
 
 class _Writer:
@@ -593,6 +617,9 @@ TableMode: TypeAlias = Literal["off", "bullets", "code"]
 
 TABLE_CELLS = 20_000
 """Tables of more cells do not become HTML."""
+EMPTY_CELLS = 500
+"""So many cells of a table may have been left out in the text, besides what its length allows."""
+_BAR = re.compile(r"(?<!\\)\|")
 GROWTH, FREE_GROWTH = 4, 4000
 """A table may become so many times as long, and so many characters longer."""
 
@@ -654,8 +681,6 @@ def _is_rule(line: str) -> bool:
 
 @functools.cache
 def _table_parser() -> MarkdownIt:
-    from openclaw.outbound.markdown_parser import table_rows
-
     parser = block_parser().enable("table")
     parser.block.ruler.at("table", table_rows, {"alt": ["paragraph", "reference"]})
     parser.core.ruler.at("block", _read_tables)
@@ -666,6 +691,44 @@ def _read_tables(state: StateCore) -> None:
     """The rows of tables do not count as lines, because they are read quickly."""
     if not too_many_lines(re.sub(r"(?m)^\|.*\n", "", state.src), len(state.src)):
         state.md.block.parse(state.src, state.md, state.env, state.tokens)
+
+
+def table_rows(state: StateBlock, startLine: int, endLine: int, silent: bool) -> bool:
+    """Read a table as one token with the cells of its rows. Omitted cells are empty, or missing if there are many."""
+    from markdown_it.rules_block import table
+
+    if not table(state, startLine, endLine, True):
+        return False
+    if silent:
+        return True
+    parent, state.parentType = state.parentType, "table"
+    ends = state.md.block.ruler.getRules("blockquote")
+    rows = [_cells(state, startLine)]
+    columns, line, room = len(rows[0]), startLine + 2, EMPTY_CELLS
+    while line < endLine and state.sCount[line] >= state.blkIndent and not state.isEmpty(line):
+        if state.is_code_block(line) or any(rule(state, line, endLine, True) for rule in ends):
+            break
+        row = _cells(state, line)[:columns]
+        room += 2 * (state.eMarks[line] - state.bMarks[line])
+        if len(row) < columns <= room:
+            room -= columns - len(row)
+            row += [""] * (columns - len(row))
+        rows.append(row)
+        line += 1
+    opening = state.push("table_open", "table", 1)
+    opening.map, opening.meta = [startLine, line], {"rows": rows}
+    state.push("table_close", "table", -1)
+    state.parentType, state.line = parent, line
+    return True
+
+
+def _cells(state: StateBlock, line: int) -> list[str]:
+    from markdown_it.common.utils import mdTrim
+
+    text = mdTrim(state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]])
+    cells = [mdTrim(cell.replace("\\|", "|")) for cell in _BAR.split(text)] if "\\" in text else text.split("|")
+    first, last = text.startswith("|"), len(cells) - (not cells[-1] and len(cells) > 1)
+    return list(map(mdTrim, cells[first:last]))
 
 
 def _code(header: list[str], rows: list[list[str]], room: int) -> str:
