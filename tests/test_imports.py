@@ -40,7 +40,7 @@ RECORDS = {
         "python_packages",
         "redact",
     ),
-    *("rights", "text", "url_text", "variables", "worker_thread"),
+    *("protocol", "rights", "text", "url_text", "variables", "worker_thread"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
@@ -80,8 +80,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": RECORDS,
     "security": RECORDS | {"config", "storage", "tools"},
     "cli": RECORDS
-    | {"agent", "channels", "config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"}
-    | {"protocol"},
+    | {"agent", "channels", "config", "models", "gateway", "storage", "security", "tools", "mcp", "extensions", "node"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security", "node"}
 

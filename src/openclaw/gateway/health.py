@@ -134,7 +134,9 @@ def heartbeat_summary(gateway: Gateway, agent_id: str) -> dict[str, Any]:
 
 
 async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str, Any]:
-    listed = await most_recent(gateway, agent_id, RECENT_SESSIONS)
+    runtime = gateway.runtime
+    scope = runtime.config.current.session.scope
+    listed = await most_recent(runtime.stores.sessions, agent_id, RECENT_SESSIONS, scope=scope)
     recent = [
         {
             "key": shown_key(row.key),

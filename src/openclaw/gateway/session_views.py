@@ -21,17 +21,18 @@ from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage,
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.answer_filter import media_of, visible_message
 from openclaw.outbound.session_preview import message_of
+from openclaw.protocol.sessions import ModelDefaults, SessionRowView, TreeEntryView
 from openclaw.sessions.entry import group_display_name
 from openclaw.sessions.keys import RESERVED_KEYS, channel_of, kind_of, rest_of, shown_key
 from openclaw.sessions.prompt_prefix import COLLECTED, as_typed, is_internal, typed_text, without_wrappers
 from openclaw.sessions.tree import public_messages, with_their_calls
 from openclaw.storage.session_query import SessionQuery
-from openclaw.storage.sessions import SessionRow
+from openclaw.storage.sessions import SessionRow, SessionStore
 from openclaw.storage.transcripts import Entry
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.agent.runtime import Runtime
 
 MAX_BYTES = 6 * 1024 * 1024
 LARGEST_MESSAGE = MAX_BYTES // 2
@@ -51,8 +52,9 @@ thinkingLevel verboseLevel reasoningLevel elevatedLevel sendPolicy inputTokens o
 cacheWrite responseUsage modelProvider model contextTokens compactionCount deliveryContext lastChannel lastTo
 lastAccountId spawnedBy
 """
-_COPIED = tuple(_ROW_FIELDS.split())
-"""The fields of an entry that a row has too."""
+_ATTRIBUTES = dict(zip(SessionRowView.__struct_encode_fields__, SessionRowView.__struct_fields__, strict=True))
+_COPIED = {name: _ATTRIBUTES[name] for name in _ROW_FIELDS.split()}
+"""The fields of an entry that a row has too: their names in the entry and in the row."""
 
 
 # Histories
@@ -343,48 +345,54 @@ def _sum(first: Any, second: Any) -> Any:
 # Entries of a tree
 
 
-def entry_view(entry: Entry) -> dict[str, Any]:
-    """One entry of a transcript in a line of its tree: who, when, and the beginning of what it holds."""
-    view: dict[str, Any] = {"id": entry.id, "parentId": entry.parent_id, "type": entry.type}
+def entry_view(entry: Entry) -> TreeEntryView:
+    """Return one entry of a transcript in short: who, when, and the beginning of its text."""
+    view = TreeEntryView(id=entry.id, parent_id=entry.parent_id, type=entry.type, text="")
     try:
         line = msgspec.json.decode(entry.raw)
     except (msgspec.MsgspecError, RecursionError):
-        return {**view, "text": "", "damaged": True}
+        view.damaged = True
+        return view
     fields = cast("dict[str, Any]", line) if isinstance(line, dict) else {}
-    view["at"] = _ms(fields.get("timestamp"))
+    view.at = _ms(fields.get("timestamp"))
     message = decode_message(msgspec.json.encode(fields["message"])) if "message" in fields else None
     if message is not None:
-        seen = as_people_see_it(message, with_reasoning=True) or message
-        view |= {"role": role_of(message), "text": preview(seen)}
-        if isinstance(message, AssistantMessage) and message.error_message and not view["text"]:
-            view |= {"text": clipped(" ".join(message.error_message.split()), LONGEST_PREVIEW), "failed": True}
+        visible = as_people_see_it(message, with_reasoning=True) or message
+        view.role, view.text = role_of(message), preview(visible)
+        if isinstance(message, AssistantMessage) and message.error_message and not view.text:
+            view.text, view.failed = _first_words(message.error_message), True
     else:
-        words = fields.get("summary") or fields.get("label") or fields.get("modelId") or fields.get("content")
+        text = fields.get("summary") or fields.get("label") or fields.get("modelId") or fields.get("content")
         data = fields.get("data")
-        if not words and isinstance(data, dict):
-            words = cast("dict[str, Any]", data).get("text")
-        view["text"] = clipped(" ".join(words.split()), LONGEST_PREVIEW) if isinstance(words, str) else ""
+        if not text and isinstance(data, dict):
+            text = cast("dict[str, Any]", data).get("text")
+        view.text = _first_words(text) if isinstance(text, str) else ""
     return view
+
+
+def _first_words(text: str) -> str:
+    return clipped(" ".join(text.split()), LONGEST_PREVIEW)
 
 
 # Rows of lists
 
 
-def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
+def row_view(row: SessionRow, defaults: ModelDefaults) -> SessionRowView:
     entry: dict[str, Any] = dict(row.entry)
-    view: dict[str, Any] = {"key": shown_key(row.key), "kind": list_kind(row)}
-    view |= {name: entry[name] for name in _COPIED if name in entry}
-    if entry.get("modelOverride"):
-        view["model"] = entry["modelOverride"]
-        view["modelProvider"] = entry.get("providerOverride") or view.get("modelProvider") or defaults["modelProvider"]
-    view["channel"] = channel_of(entry, row.key)
-    if name := display_name(row, view["kind"], view["channel"]):
-        view["displayName"] = name
-    # Some clients still read these older names.
-    view |= {old: view[new] for old, new in (("provider", "channel"), ("room", "groupChannel")) if new in view}
-    for name in ("modelProvider", "model", "contextTokens"):
-        if not view.get(name):
-            view[name] = defaults[name]
+    view = SessionRowView(
+        key=shown_key(row.key),
+        kind=list_kind(row),
+        **{field: entry[name] for name, field in _COPIED.items() if name in entry},
+    )
+    if override := entry.get("modelOverride"):
+        view.model = override
+        view.model_provider = entry.get("providerOverride") or view.model_provider or defaults.model_provider
+    view.channel = view.provider = channel_of(entry, row.key)
+    view.room = view.group_channel
+    view.display_name = display_name(row, view.kind, view.channel) or view.display_name
+    view.model_provider = view.model_provider or defaults.model_provider
+    view.model = view.model or defaults.model
+    view.context_tokens = view.context_tokens or defaults.context_tokens
     return view
 
 
@@ -411,14 +419,14 @@ def display_name(row: SessionRow, kind: str, channel: str) -> str | None:
     return entry.get("label") or (entry.get("origin") or {}).get("label")
 
 
-def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, Any]:
-    """Returns the model of a session that chose none. The values are null when none can be resolved."""
-    config = gateway.runtime.config.current
+def model_defaults(runtime: Runtime, agent_id: str | None = None) -> ModelDefaults:
+    """Return the model of a session that chose none. The values are null when none can be resolved."""
+    config = runtime.config.current
     try:
-        model = gateway.runtime.models.catalogue().default_for(config, agent_id or default_agent_id(config))
+        model = runtime.models.catalogue().default_for(config, agent_id or default_agent_id(config))
     except UnknownModel:
-        return {"modelProvider": None, "model": None, "contextTokens": None}
-    return {"modelProvider": model.provider, "model": model.id, "contextTokens": model.context_window}
+        return ModelDefaults(model_provider=None, model=None, context_tokens=None)
+    return ModelDefaults(model_provider=model.provider, model=model.id, context_tokens=model.context_window)
 
 
 class Listed(NamedTuple):
@@ -427,10 +435,9 @@ class Listed(NamedTuple):
     """The number of all sessions that may be listed, not only of ``rows``."""
 
 
-async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
-    """Returns the newest sessions of an agent without reserved keys. It does not walk through the whole store."""
-    sessions = gateway.runtime.stores.sessions
-    shared = gateway.runtime.config.current.session.scope == "global"
+async def most_recent(sessions: SessionStore, agent_id: str, limit: int, *, scope: str) -> Listed:
+    """Return the newest sessions of an agent without reserved keys. It does not read the whole store."""
+    shared = scope == "global"
     reserved = [key for key in RESERVED_KEYS if key != "global" or not shared]
     held_back = [key for key in reserved if await sessions.get(agent_id, key) is not None]
     hidden = hidden_keys(include_global=shared, include_unknown=False)

@@ -14,6 +14,7 @@ from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
 from openclaw.messages import UserMessage
 from openclaw.outbound.session_preview import derived_title, first_messages, last_messages, preview_text, shortened
+from openclaw.protocol.sessions import EarlierSession
 from openclaw.runs.runs import Runs
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
@@ -224,28 +225,28 @@ async def take_up(
     return await runs.exclusively(key, lambda: resume(runtime, agent_id, key, wanted, clock.now_ms()))
 
 
-async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[dict[str, Any]]:
-    """Lists the earlier sessions, newest first, with the number that ``resume`` takes and a title."""
+async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[EarlierSession]:
+    """List the earlier sessions, newest first, with the number that ``resume`` takes and a title."""
     listed = previous_sessions(await runtime.stores.sessions.get(session.agent_id, session.key))
     return [await _view(runtime, session, number, previous) for number, previous in enumerate(listed, start=1)]
 
 
-async def _view(runtime: Runtime, session: SessionRef, number: int, previous: PreviousSession) -> dict[str, Any]:
+async def _view(runtime: Runtime, session: SessionRef, number: int, previous: PreviousSession) -> EarlierSession:
     entry = SessionEntry(sessionId=previous.session_id, updatedAt=previous.ended_at)
     if previous.session_file:
         entry["sessionFile"] = previous.session_file
     row = SessionRow(session.agent_id, session.key, entry)
     begun = await first_messages(runtime.stores.transcripts, row)
     messages = await last_messages(runtime.stores.transcripts, row, 20)
-    said = next((text for message in reversed(messages) if (text := preview_text(message).strip())), "")
-    return {
-        "index": number,
-        "sessionId": previous.session_id,
-        "endedAt": previous.ended_at,
-        "reason": previous.reason,
-        "title": derived_title(row, [*begun, *messages]),
-        "lastMessagePreview": shortened(said, 240),
-    }
+    last = next((text for message in reversed(messages) if (text := preview_text(message).strip())), "")
+    return EarlierSession(
+        index=number,
+        session_id=previous.session_id,
+        ended_at=previous.ended_at,
+        reason=previous.reason,
+        title=derived_title(row, [*begun, *messages]),
+        last_message_preview=shortened(last, 240),
+    )
 
 
 def earlier_transcripts(session: SessionRef, entry: SessionEntry) -> list[TranscriptRef]:

@@ -190,11 +190,11 @@ def test_sums_and_extremes_are_exact_and_the_percentile_is_near(times: list[int]
         parts[place < split].add(ms)
     whole = together(parts)
     assert whole is not None
-    view = whole.view()
-    assert (view["count"], view["minMs"], view["maxMs"]) == (len(times), min(times), max(times))
-    assert view["avgMs"] == round(sum(times) / len(times))
+    figures = whole.figures()
+    assert (figures.count, figures.min_ms, figures.max_ms) == (len(times), min(times), max(times))
+    assert figures.avg_ms == round(sum(times) / len(times))
     exact = sorted(times)[math.ceil(len(times) * 0.95) - 1]
-    assert exact * 0.99 - 1 <= view["p95Ms"] <= exact * 1.11 + 1
+    assert exact * 0.99 - 1 <= figures.p95_ms <= exact * 1.11 + 1
 
 
 def test_what_nobody_waited_for_is_left_out() -> None:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -57,6 +57,16 @@ PriceOf: TypeAlias = Callable[[str, str], Price | None]
 """Returns the price of a model by provider and model id. None means that the price is unknown, not that it is zero."""
 
 
+class LatencyFigures(msgspec.Struct, rename="camel"):
+    """How long people waited for answers, in milliseconds."""
+
+    count: int
+    avg_ms: int
+    p95_ms: int
+    min_ms: int
+    max_ms: int
+
+
 class Latency(msgspec.Struct):
     """How long people waited for answers."""
 
@@ -91,14 +101,10 @@ class Latency(msgspec.Struct):
                 return min(max(round(math.exp(place / _STEPS)), self.least_ms), self.most_ms)
         return self.most_ms
 
-    def view(self) -> dict[str, Any]:
-        return {
-            "count": self.count,
-            "avgMs": round(self.total_ms / self.count),
-            "p95Ms": self.percentile_ms(0.95),
-            "minMs": self.least_ms,
-            "maxMs": self.most_ms,
-        }
+    def figures(self) -> LatencyFigures:
+        """Return the figures that people read. Something must have been measured."""
+        average = round(self.total_ms / self.count)
+        return LatencyFigures(self.count, average, self.percentile_ms(0.95), self.least_ms, self.most_ms)
 
 
 def together(parts: Iterable[Latency]) -> Latency | None:

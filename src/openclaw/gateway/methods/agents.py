@@ -69,13 +69,13 @@ def _details(gateway: Gateway, agent_id: str) -> dict[str, Any]:
     listed = agent_config(config, agent_id)
     given = listed.agent_dir if listed is not None else None
     bound = [one.match for one in config.bindings if normalize_agent_id(one.agent_id) == agent_id]
-    chosen = model_defaults(gateway, agent_id)
+    chosen = model_defaults(gateway.runtime, agent_id)
     return {
         "workspace": str(workspace_dir(config, gateway.runtime.state_dir, agent_id)),
         "agentDir": str(
             Path(given).expanduser() if given else Path(agent_dir(gateway.runtime.state_dir, agent_id), "agent")
         ),
-        "model": f"{chosen['modelProvider']}/{chosen['model']}" if chosen["model"] else None,
+        "model": f"{chosen.model_provider}/{chosen.model}" if chosen.model else None,
         "bindings": len(bound),
         "routes": [_route(match) for match in bound],
     }

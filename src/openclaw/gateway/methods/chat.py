@@ -540,7 +540,7 @@ def _levels(gateway: Gateway, target: SessionRef, entry: SessionEntry) -> dict[s
     """The levels at which the session runs: its own, or else the usual ones. Clients show them beside the messages."""
     usual = gateway.runtime.config.current.agents.defaults
     thinking, verbose = entry.get("thinkingLevel"), entry.get("verboseLevel")
-    if not thinking and (model := session_model({**entry}, target, gateway)) is not None:
+    if not thinking and (model := session_model({**entry}, target, gateway.runtime)) is not None:
         thinking = level_unless_set(model, usual.thinking_default)
     if not verbose and usual.verbose_default != "off":
         verbose = usual.verbose_default

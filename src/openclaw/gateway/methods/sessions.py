@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,6 +30,34 @@ from openclaw.outbound.session_preview import (
     shortened,
 )
 from openclaw.paths import normalize_agent_id
+from openclaw.protocol.result import Result
+from openclaw.protocol.sessions import (
+    EarlierSessions,
+    EntryLabelled,
+    IndexProgress,
+    ModelInUse,
+    PreviewLine,
+    ResolvedSession,
+    SearchHit,
+    SessionBranched,
+    SessionCompaction,
+    SessionDeleted,
+    SessionEntries,
+    SessionExport,
+    SessionImported,
+    SessionList,
+    SessionPatched,
+    SessionPreview,
+    SessionPreviews,
+    SessionRestarted,
+    SessionResumed,
+    SessionRowView,
+    SessionSearch,
+    SessionTree,
+    StoredEntry,
+    TranscriptsArchived,
+    TranscriptShortened,
+)
 from openclaw.runs.compactions import NothingToDo
 from openclaw.runs.session_change import (
     NotResumable,
@@ -55,11 +83,11 @@ from openclaw.storage.files.import_sessions import ImportedSession, import_sessi
 from openclaw.storage.files.newer_state import Unreadable
 from openclaw.storage.session_query import SessionQuery
 from openclaw.storage.sessions import SessionRow
-from openclaw.storage.transcripts import Transcript, TranscriptRef
+from openclaw.storage.transcripts import Transcript, TranscriptRef, TranscriptStore
 from openclaw.worker_thread import with_many
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.agent.runtime import Runtime, Stores
 
 methods = MethodTable()
 MOST_ENTRIES = 200
@@ -72,6 +100,9 @@ IMPORT_NEWS_S = 1.0
 """How long a client waits for news of an import."""
 IMPORT_PAGE = 500
 """The most sessions that one answer tells about."""
+
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class SessionKey(Params):
@@ -97,33 +128,32 @@ class SessionsList(Params):
 
 
 @methods.add("sessions.list", SessionsList)
-async def list_sessions(call: MethodCall, params: SessionsList) -> Any:
+async def list_sessions(call: MethodCall, params: SessionsList) -> SessionList:
     """The sessions, newest first, with their model and tokens."""
     gateway = call.gateway
     agent = normalize_agent_id(params.agent_id) if params.agent_id else None
-    found = await gateway.runtime.stores.sessions.select(_query(call, params, agent))
-    rows, page = found.rows, dict[str, Any]()
-    if params.offset is not None:
-        end, total = params.offset + (params.limit or PAGE), found.total or 0
-        page = {"totalCount": total, "limitApplied": params.limit or PAGE, "offset": params.offset}
-        page |= {"hasMore": end < total, "nextOffset": end if end < total else None}
-    defaults = session_views.model_defaults(gateway)
-    shown = [session_views.row_view(row, defaults) for row in rows]
+    page = await gateway.runtime.stores.sessions.select(_query(call, params, agent))
+    defaults = session_views.model_defaults(gateway.runtime)
+    shown = [session_views.row_view(row, defaults) for row in page.rows]
     if params.include_derived_titles or params.include_last_message:
-        for row, view in zip(rows, shown, strict=True):
-            await _look_inside(call, params, row, view)
+        for row, view in zip(page.rows, shown, strict=True):
+            await _add_texts(gateway.runtime.stores.transcripts, params, row, view)
     # The default agent's store comes first.
     agents = [agent] if agent else gateway.agent_ids()
     paths = list(dict.fromkeys(gateway.runtime.stores.sessions.path(name) for name in agents))
-    return {
-        "ts": gateway.runtime.clock.now_ms(),
-        "path": paths[0] if len(paths) == 1 else "(multiple)",
-        "paths": paths,
-        "count": len(shown),
-        **page,
-        "defaults": defaults,
-        "sessions": shown,
-    }
+    result = SessionList(
+        ts=gateway.runtime.clock.now_ms(),
+        path=paths[0] if len(paths) == 1 else "(multiple)",
+        paths=paths,
+        count=len(shown),
+        defaults=defaults,
+        sessions=shown,
+    )
+    if params.offset is not None:
+        end, total = params.offset + (params.limit or PAGE), page.total or 0
+        result.total_count, result.limit_applied, result.offset = total, params.limit or PAGE, params.offset
+        result.has_more, result.next_offset = end < total, end if end < total else None
+    return result
 
 
 def _query(call: MethodCall, params: SessionsList, agent: str | None) -> SessionQuery:
@@ -145,15 +175,15 @@ def _query(call: MethodCall, params: SessionsList, agent: str | None) -> Session
     )
 
 
-async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
-    messages = await last_messages(call.gateway.runtime.stores.transcripts, row, 20)
+async def _add_texts(transcripts: TranscriptStore, params: SessionsList, row: SessionRow, view: SessionRowView) -> None:
+    """Add the title and the last message that the parameters ask for."""
+    messages = await last_messages(transcripts, row, 20)
     if params.include_derived_titles:
-        begun = await first_messages(call.gateway.runtime.stores.transcripts, row)
-        view["derivedTitle"] = derived_title(row, [*begun, *messages])
+        view.derived_title = derived_title(row, [*await first_messages(transcripts, row), *messages])
     if params.include_last_message:
-        spoken = [text for message in reversed(messages) if (text := preview_text(message).strip())]
-        if spoken:
-            view["lastMessagePreview"] = shortened(spoken[0], 240)
+        texts = (preview_text(message).strip() for message in reversed(messages))
+        if text := next(filter(None, texts), None):
+            view.last_message_preview = shortened(text, 240)
 
 
 class SessionsPreview(Params):
@@ -163,27 +193,27 @@ class SessionsPreview(Params):
 
 
 @methods.add("sessions.preview", SessionsPreview)
-async def preview(call: MethodCall, params: SessionsPreview) -> Any:
+async def preview(call: MethodCall, params: SessionsPreview) -> SessionPreviews:
     """The last lines of some sessions."""
     limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
     previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
-    return {"ts": call.gateway.runtime.clock.now_ms(), "previews": previews}
+    return SessionPreviews(ts=call.gateway.runtime.clock.now_ms(), previews=previews)
 
 
-async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) -> dict[str, Any]:
+async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) -> SessionPreview:
     target = call.gateway.directory.target(key)
     entry = await call.gateway.directory.entry(target)
     if entry is None:
-        return {"key": key, "status": "missing", "items": []}
+        return SessionPreview(key=key, status="missing", items=[])
     messages = await last_messages(
         call.gateway.runtime.stores.transcripts, SessionRow(target.agent_id, target.key, entry), limit
     )
     items = [
-        {"role": preview_role(message), "text": shortened(text, max_chars)}
+        PreviewLine(role=preview_role(message), text=shortened(text, max_chars))
         for message in messages
         if (text := preview_text(message).strip())
     ]
-    return {"key": key, "status": "ok" if items else "empty", "items": items}
+    return SessionPreview(key=key, status="ok" if items else "empty", items=items)
 
 
 class SessionsResolve(Params):
@@ -199,36 +229,35 @@ class SessionsResolve(Params):
 
 
 @methods.add("sessions.resolve", SessionsResolve)
-async def resolve(call: MethodCall, params: SessionsResolve) -> Any:
+async def resolve(call: MethodCall, params: SessionsResolve) -> ResolvedSession:
     """The session that goes by a key, an id or a label."""
     names = (params.key, params.session_id, params.label, params.name)
-    given = [value.strip() for value in names if value and value.strip()]
-    if not given:
+    present = [value.strip() for value in names if value and value.strip()]
+    if not present:
         raise MethodError("Either key, sessionId, or label is required")
-    if len(given) > 1:
+    if len(present) > 1:
         raise MethodError("Provide either key, sessionId, or label (not multiple)")
-    name = given[0]
+    name = present[0]
     if params.name:
         named = await call.gateway.directory.to_write(name, params.agent_id)
-        return {"ok": True, "key": shown_key(named.ref.key), "new": named.entry is None}
+        return ResolvedSession(ok=True, key=shown_key(named.ref.key), new=named.entry is None)
     if params.key:
         target = call.gateway.directory.target(name, params.agent_id)
-        found = [target.key] if await call.gateway.directory.entry(target) is not None else []
+        keys = [target.key] if await call.gateway.directory.entry(target) is not None else []
     else:
-        wanted = SessionQuery(
+        query = SessionQuery(
             agent_id=normalize_agent_id(params.agent_id) if params.agent_id else None,
             session_id=name if params.session_id else None,
             label=None if params.session_id else name,
             spawned_by=params.spawned_by or None,
         )
-        found = [row.key for row in (await call.gateway.runtime.stores.sessions.select(wanted)).rows]
+        keys = [row.key for row in (await call.gateway.runtime.stores.sessions.select(query)).rows]
     by_label = " with label" if params.label else ""
-    if not found:
+    if not keys:
         raise no_session(name, by_label)
-    if len(found) > 1 and by_label:
-        keys = ", ".join(map(shown_key, found))
-        raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
-    return {"ok": True, "key": shown_key(found[0])}
+    if len(keys) > 1 and by_label:
+        raise MethodError(f"Multiple sessions found with label: {name} ({', '.join(map(shown_key, keys))})")
+    return ResolvedSession(ok=True, key=shown_key(keys[0]))
 
 
 class SessionsSearch(Params):
@@ -244,7 +273,7 @@ class SessionsSearch(Params):
 
 
 @methods.add("sessions.search", SessionsSearch)
-async def search(call: MethodCall, params: SessionsSearch) -> Any:
+async def search(call: MethodCall, params: SessionsSearch) -> SessionSearch:
     """Finds words in everything that was said, tool results included."""
     gateway = call.gateway
     folders = gateway.transcript_folders()
@@ -269,23 +298,19 @@ async def search(call: MethodCall, params: SessionsSearch) -> Any:
     )
     # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
-    found_in = frozenset(found.session_id for found in answer.results)
-    for row in (await gateway.runtime.stores.sessions.select(SessionQuery(ever=found_in))).rows:
+    session_ids = frozenset(hit.session_id for hit in answer.results)
+    for row in (await gateway.runtime.stores.sessions.select(SessionQuery(ever=session_ids))).rows:
         keys[row.entry["sessionId"]] = shown_key(row.key)
         for previous in previous_sessions(row.entry):
             keys.setdefault(previous.session_id, shown_key(row.key))
-    results: list[dict[str, Any]] = []
-    for found in answer.results:
-        fields = {name: value for name, value in msgspec.to_builtins(found).items() if value != ""}
-        results.append({"sessionKey": keys.get(found.session_id), **fields})
-    reading = answer.reading
-    indexed = {"done": reading.read, "total": reading.transcripts}
-    return {
-        "ts": gateway.runtime.clock.now_ms(),
-        "results": results,
-        "complete": reading.complete,
-        "indexed": indexed,
-    }
+    return SessionSearch(
+        ts=gateway.runtime.clock.now_ms(),
+        results=[
+            SearchHit(session_key=keys.get(hit.session_id), **msgspec.structs.asdict(hit)) for hit in answer.results
+        ],
+        complete=answer.reading.complete,
+        indexed=IndexProgress(done=answer.reading.read, total=answer.reading.transcripts),
+    )
 
 
 # Settings
@@ -328,7 +353,7 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 
 
 @methods.add("sessions.patch", SessionsPatch)
-async def patch(call: MethodCall, params: SessionsPatch) -> Any:
+async def patch(call: MethodCall, params: SessionsPatch) -> SessionPatched:
     """Changes the settings of a session: model, levels, label, queue."""
     gateway = call.gateway
     target = gateway.directory.to_change(params.key)
@@ -338,44 +363,45 @@ async def patch(call: MethodCall, params: SessionsPatch) -> Any:
             raise MethodError(f"label already in use: {label}")
     now = gateway.runtime.clock.now_ms()
     entry = await gateway.runtime.stores.sessions.update(
-        target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
+        target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway.runtime, now)
     )
     assert entry is not None
-    model = model_defaults(gateway, target.agent_id)
-    if entry.get("modelOverride"):
-        model = {"modelProvider": entry.get("providerOverride"), "model": entry.get("modelOverride")}
-    return {
-        "ok": True,
-        "path": gateway.runtime.stores.sessions.path(target.agent_id),
-        "key": shown_key(target.key),
-        "entry": entry,
-        "resolved": {name: model[name] for name in ("modelProvider", "model")},
-    }
+    usual = model_defaults(gateway.runtime, target.agent_id)
+    model = ModelInUse(model_provider=usual.model_provider, model=usual.model)
+    if override := entry.get("modelOverride"):
+        model = ModelInUse(model_provider=entry.get("providerOverride"), model=override)
+    return SessionPatched(
+        ok=True,
+        path=gateway.runtime.stores.sessions.path(target.agent_id),
+        key=shown_key(target.key),
+        entry={**entry},
+        resolved=model,
+    )
 
 
 def apply_patch(
-    entry: SessionEntry | None, patch: SessionsPatch, target: SessionRef, gateway: Gateway, now_ms: int
+    entry: SessionEntry | None, patch: SessionsPatch, target: SessionRef, runtime: Runtime, now_ms: int
 ) -> SessionEntry:
     """Returns the changed entry, or a new one. Raises ``MethodError`` for an invalid value."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
-    given: dict[str, str | None] = msgspec.to_builtins(patch)  # It leaves out what is not set.
+    changes: dict[str, str | None] = msgspec.to_builtins(patch)  # It leaves out what is not set.
     # A new name does not count as activity, only what changes how the conversation goes on.
-    if entry is None or given.keys() - {"key", "label", "spawnedBy"}:
+    if entry is None or changes.keys() - {"key", "label", "spawnedBy"}:
         changed["updatedAt"] = max(now_ms, int(changed.get("updatedAt", 0)))
     for name in _CHOICES:
-        if name in given:
-            _set(changed, name, _choice(name, given[name]))
-    if "label" in given:
-        _set(changed, "label", _label(given["label"]))
-    if "execNode" in given:
-        _set(changed, "execNode", (given["execNode"] or "").strip() or None)
-    if "spawnedBy" in given:
-        _set_spawned_by(changed, given["spawnedBy"], target)
-    if "model" in given:
-        _set_model(changed, given["model"], target, gateway)
-    if "thinkingLevel" in given:
-        model = session_model(changed, target, gateway)
-        _set(changed, "thinkingLevel", _thinking(given["thinkingLevel"], model, gateway))
+        if name in changes:
+            _set(changed, name, _choice(name, changes[name]))
+    if "label" in changes:
+        _set(changed, "label", _label(changes["label"]))
+    if "execNode" in changes:
+        _set(changed, "execNode", (changes["execNode"] or "").strip() or None)
+    if "spawnedBy" in changes:
+        _set_spawned_by(changed, changes["spawnedBy"], target)
+    if "model" in changes:
+        _set_model(changed, changes["model"], target, runtime)
+    if "thinkingLevel" in changes:
+        model = session_model(changed, target, runtime)
+        _set(changed, "thinkingLevel", _thinking(changes["thinkingLevel"], model, runtime))
     return SessionEntry(**changed)  # type: ignore[typeddict-item]
 
 
@@ -408,7 +434,7 @@ def _label(value: str | None) -> str | None:
     return label
 
 
-def _thinking(value: str | None, model: Model | None, gateway: Gateway) -> str | None:
+def _thinking(value: str | None, model: Model | None, runtime: Runtime) -> str | None:
     """Returns the thinking level to store. "off" is stored only if the session's model would otherwise think."""
     if value is None:
         return None
@@ -417,13 +443,12 @@ def _thinking(value: str | None, model: Model | None, gateway: Gateway) -> str |
         raise MethodError("invalid thinkingLevel (use off|minimal|low|medium|high)")
     if level == "xhigh" and model is not None and level not in supported_levels(model):
         raise MethodError(f'thinkingLevel "xhigh" is not available with {model.ref} (use off|minimal|low|medium|high)')
-    default = gateway.runtime.config.current.agents.defaults.thinking_default
+    default = runtime.config.current.agents.defaults.thinking_default
     return None if level == "off" and (model is None or level_unless_set(model, default) == "off") else level
 
 
-def session_model(entry: Mapping[str, Any], target: SessionRef, gateway: Gateway) -> Model | None:
+def session_model(entry: Mapping[str, Any], target: SessionRef, runtime: Runtime) -> Model | None:
     """Returns the model that the session uses, or None when it is no longer known."""
-    runtime = gateway.runtime
     try:
         return current_model(entry, runtime.config.current, runtime.models.catalogue(), target.agent_id)
     except UnknownModel:
@@ -431,9 +456,9 @@ def session_model(entry: Mapping[str, Any], target: SessionRef, gateway: Gateway
 
 
 def _set_spawned_by(entry: dict[str, Any], value: str | None, target: SessionRef) -> None:
-    known = entry.get("spawnedBy")
+    parent_key = entry.get("spawnedBy")
     if value is None:
-        if known:
+        if parent_key:
             raise MethodError("spawnedBy cannot be cleared once set")
         return
     if not is_subagent(target.key):
@@ -441,12 +466,12 @@ def _set_spawned_by(entry: dict[str, Any], value: str | None, target: SessionRef
     parent = value.strip()
     if not parent:
         raise MethodError("invalid spawnedBy: empty")
-    if known and known != parent:
+    if parent_key and parent_key != parent:
         raise MethodError("spawnedBy cannot be changed once set")
     entry["spawnedBy"] = parent
 
 
-def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gateway: Gateway) -> None:
+def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, runtime: Runtime) -> None:
     """Sets the model. The default model is stored as no choice, so that it follows the configuration."""
     for name in ("providerOverride", "modelOverride", "authProfileOverride", "authProfileOverrideSource"):
         entry.pop(name, None)
@@ -456,8 +481,8 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gat
     if not text:
         raise MethodError("invalid model: empty")
     try:
-        model = gateway.runtime.models.catalogue().resolve(text)
-        default = gateway.runtime.models.catalogue().default_for(gateway.runtime.config.current, target.agent_id)
+        model = runtime.models.catalogue().resolve(text)
+        default = runtime.models.catalogue().default_for(runtime.config.current, target.agent_id)
     except UnknownModel as unknown:
         raise MethodError(f"invalid model: {unknown}") from None
     if model.ref != default.ref:
@@ -468,7 +493,7 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gat
 
 
 @methods.add("sessions.reset", SessionKey)
-async def reset(call: MethodCall, params: SessionKey) -> Any:
+async def reset(call: MethodCall, params: SessionKey) -> SessionRestarted:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
     target = gateway.directory.to_change(params.key)
@@ -481,7 +506,7 @@ async def reset(call: MethodCall, params: SessionKey) -> Any:
         return SessionEntry(**{**entry, **levels}) if entry is not None else None  # type: ignore[typeddict-item]
 
     entry = await gateway.runtime.stores.sessions.update(target.agent_id, target.key, change)
-    return {"ok": True, "key": shown_key(target.key), "entry": entry}
+    return SessionRestarted(ok=True, key=shown_key(target.key), entry={**entry} if entry is not None else None)
 
 
 class SessionsDelete(Params):
@@ -490,7 +515,7 @@ class SessionsDelete(Params):
 
 
 @methods.add("sessions.delete", SessionsDelete)
-async def delete(call: MethodCall, params: SessionsDelete) -> Any:
+async def delete(call: MethodCall, params: SessionsDelete) -> SessionDeleted:
     """Deletes a session; its transcript is kept as an archive."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
@@ -498,17 +523,22 @@ async def delete(call: MethodCall, params: SessionsDelete) -> Any:
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
     await gateway.team.subagents.stop_all(target.key)
     archived = await delete_session(gateway.runtime, gateway.runs, target, archive=params.delete_transcript)
-    return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
+    return SessionDeleted(
+        ok=True, key=shown_key(target.key), deleted=archived is not None, archived=[*map(str, archived or ())]
+    )
 
 
 @methods.add("sessions.archived", SessionKey)
-async def archived(call: MethodCall, params: SessionKey) -> Any:
+async def archived(call: MethodCall, params: SessionKey) -> EarlierSessions:
     """The earlier sessions of a conversation."""
     target = call.gateway.directory.target(params.key)
     entry = await call.gateway.directory.entry(target)
-    answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
-    answer["sessionId"] = entry["sessionId"] if entry else None
-    return {**answer, "sessions": await earlier_sessions(call.gateway.runtime, target)}
+    return EarlierSessions(
+        ts=call.gateway.runtime.clock.now_ms(),
+        key=shown_key(target.key),
+        session_id=entry["sessionId"] if entry else None,
+        sessions=await earlier_sessions(call.gateway.runtime, target),
+    )
 
 
 class SessionsResume(Params):
@@ -520,22 +550,27 @@ class SessionsResume(Params):
 
 
 @methods.add("sessions.resume", SessionsResume)
-async def resume(call: MethodCall, params: SessionsResume) -> Any:
+async def resume(call: MethodCall, params: SessionsResume) -> SessionResumed:
     """Makes an earlier session the current one again."""
     if params.session_id is not None and params.index is not None:
         raise MethodError("Provide either sessionId or index (not both)")
     target = call.gateway.directory.target(params.key)
     try:
-        wanted = params.index
+        chosen = params.index
         if params.session_id is not None:
-            wanted = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
-        rotation = await take_up(call.gateway.runtime, call.gateway.runs, target, wanted)
+            chosen = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
+        rotation = await take_up(call.gateway.runtime, call.gateway.runs, target, chosen)
         call.gateway.notices.announce(target, rotation)
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
-    previous = rotation.old["sessionId"] if rotation.old else None
-    answer = {"ok": True, "key": shown_key(target.key), "sessionId": rotation.new["sessionId"]}
-    return {**answer, "previousSessionId": previous, "marker": rotation.marker_text, "entry": rotation.new}
+    return SessionResumed(
+        ok=True,
+        key=shown_key(target.key),
+        session_id=rotation.new["sessionId"],
+        previous_session_id=rotation.old["sessionId"] if rotation.old else None,
+        marker=rotation.marker_text,
+        entry={**rotation.new},
+    )
 
 
 # Shorter conversations
@@ -547,22 +582,25 @@ class SessionsCompact(Params):
 
 
 @methods.add("sessions.compact", SessionsCompact)
-async def compact(call: MethodCall, params: SessionsCompact) -> Any:
+async def compact(call: MethodCall, params: SessionsCompact) -> TranscriptShortened:
     """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
     entry = await gateway.directory.entry(target)
-    answer = {"ok": True, "key": shown_key(target.key), "compacted": False}
+    result = TranscriptShortened(ok=True, key=shown_key(target.key), compacted=False)
     if entry is None:
-        return {**answer, "reason": "no sessionId"}
+        result.reason = "no sessionId"
+        return result
     ref = transcript_ref(target.agent_id, entry)
     if await gateway.runtime.stores.transcripts.locate(ref) is None:
-        return {**answer, "reason": "no transcript"}
+        result.reason = "no transcript"
+        return result
     shortened = await gateway.runs.exclusively(
         target.key, lambda: gateway.runtime.stores.transcripts.shorten(ref, params.max_lines)
     )
+    result.archived, result.kept = shortened.archived, shortened.kept
     if shortened.archived is None:
-        return {**answer, "kept": shortened.kept}
+        return result
 
     def drop_counters(entry: SessionEntry | None) -> SessionEntry | None:
         for name in ("inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite"):
@@ -571,7 +609,8 @@ async def compact(call: MethodCall, params: SessionsCompact) -> Any:
         return entry
 
     await gateway.runtime.stores.sessions.update(target.agent_id, target.key, drop_counters)
-    return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
+    result.compacted = True
+    return result
 
 
 class SessionsCompaction(Params):
@@ -582,22 +621,23 @@ class SessionsCompaction(Params):
 
 
 @methods.add("sessions.compaction", SessionsCompaction)
-async def compaction(call: MethodCall, params: SessionsCompaction) -> Any:
+async def compaction(call: MethodCall, params: SessionsCompaction) -> SessionCompaction:
     """Condenses the older part of a conversation as ``/compact`` does, tells what it would do, or takes it back."""
     target = call.gateway.directory.target(params.key)
-    compactions, answer = call.gateway.runs.compactions, {"ok": True, "key": shown_key(target.key)}
+    compactions, result = call.gateway.runs.compactions, SessionCompaction(ok=True, key=shown_key(target.key))
     try:
         match params.action:
             case "preview":
-                return {**answer, "text": await compactions.preview(target.agent_id, target.key)}
+                result.text = await compactions.preview(target.agent_id, target.key)
             case "undo":
-                return {**answer, "tokensAfter": await compactions.undo(target.agent_id, target.key)}
+                result.tokens_after = await compactions.undo(target.agent_id, target.key)
             case "compact":
                 outcome = await compactions.compact_now(target.agent_id, target.key, params.instructions)
+                result.status, result.reason = outcome.status, outcome.reason
+                result.tokens_before, result.tokens_after = outcome.tokens_before, outcome.tokens_after
     except NothingToDo as nothing:
         raise MethodError(str(nothing)) from None
-    told = {"status": outcome.status, "reason": outcome.reason}
-    return {**answer, **told, "tokensBefore": outcome.tokens_before, "tokensAfter": outcome.tokens_after}
+    return result
 
 
 class SessionsArchive(Params):
@@ -608,21 +648,27 @@ class SessionsArchive(Params):
 
 
 @methods.add("sessions.archive", SessionsArchive)
-async def archive(call: MethodCall, params: SessionsArchive) -> Any:
+async def archive(call: MethodCall, params: SessionsArchive) -> TranscriptsArchived:
     """Compresses old transcripts now rather than in the next hour."""
     done = await call.gateway.compress_old(params.after_days, params.most)
-    answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
-    return {**answer, "left": done.left, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}
+    return TranscriptsArchived(
+        ok=not done.problems,
+        compressed=done.files,
+        problems=done.problems[:50],
+        left=done.left,
+        bytes_before=done.bytes_before,
+        bytes_after=done.bytes_after,
+    )
 
 
 # The tree of a conversation
 
 
 @methods.add("sessions.tree", SessionKey)
-async def tree(call: MethodCall, params: SessionKey) -> Any:
+async def tree(call: MethodCall, params: SessionKey) -> SessionTree:
     """Every entry with its parent, in the order written. The next message follows ``leafId``."""
     target = call.gateway.directory.target(params.key)
-    transcript = await _transcript(call, target)
+    transcript = await _transcript(call.gateway.runtime.stores, target)
     labels = transcript.labels()
 
     def encoded() -> msgspec.Raw:
@@ -632,12 +678,12 @@ async def tree(call: MethodCall, params: SessionKey) -> Any:
         ]
         return msgspec.Raw(msgspec.json.encode(entries))
 
-    return {
-        "key": shown_key(target.key),
-        "sessionId": transcript.session_id,
-        "leafId": transcript.leaf_id,
-        "entries": await with_many(len(transcript), encoded),
-    }
+    return SessionTree(
+        key=shown_key(target.key),
+        session_id=transcript.session_id,
+        leaf_id=transcript.leaf_id,
+        entries=await with_many(len(transcript), encoded),
+    )
 
 
 class SessionsEntries(Params):
@@ -648,16 +694,17 @@ class SessionsEntries(Params):
 
 
 @methods.add("sessions.entries", SessionsEntries)
-async def entries(call: MethodCall, params: SessionsEntries) -> Any:
+async def entries(call: MethodCall, params: SessionsEntries) -> SessionEntries:
     """Tells what entries of the tree hold: who says what and when, or the stored lines. Unknown ids are left out."""
     target = call.gateway.directory.target(params.key)
-    transcript = await _transcript(call, target)
-    found = [await transcript.entry(id) for id in (params.ids[:MOST_RAW] if params.raw else params.ids)]
-    known = [entry for entry in found if entry is not None]
-    shown = [
-        {"id": one.id, "raw": one.raw.decode("utf-8", "replace")} if params.raw else entry_view(one) for one in known
-    ]
-    return {"key": shown_key(target.key), "sessionId": transcript.session_id, "entries": shown}
+    transcript = await _transcript(call.gateway.runtime.stores, target)
+    ids = params.ids[:MOST_RAW] if params.raw else params.ids
+    existing = [entry for id in ids if (entry := await transcript.entry(id)) is not None]
+    if params.raw:
+        shown = [StoredEntry(id=entry.id, raw=entry.raw.decode("utf-8", "replace")) for entry in existing]
+    else:
+        shown = [entry_view(entry) for entry in existing]
+    return SessionEntries(key=shown_key(target.key), session_id=transcript.session_id, entries=shown)
 
 
 class SessionsBranch(Params):
@@ -669,7 +716,7 @@ class SessionsBranch(Params):
 
 
 @methods.add("sessions.branch", SessionsBranch)
-async def branch(call: MethodCall, params: SessionsBranch) -> Any:
+async def branch(call: MethodCall, params: SessionsBranch) -> SessionBranched:
     """Goes on from an earlier entry; what followed stays as a branch."""
     target = call.gateway.directory.target(params.key)
     if call.gateway.runs.occupied(target.key):
@@ -681,7 +728,7 @@ async def branch(call: MethodCall, params: SessionsBranch) -> Any:
         raise MethodError(f"No entry found: {params.entry_id}") from None
     except NothingToDo as nothing:
         raise MethodError(str(nothing)) from None
-    return {"ok": True, "key": shown_key(target.key), "leafId": added}
+    return SessionBranched(ok=True, key=shown_key(target.key), leaf_id=added)
 
 
 class SessionsLabel(Params):
@@ -692,30 +739,25 @@ class SessionsLabel(Params):
 
 
 @methods.add("sessions.label", SessionsLabel)
-async def label(call: MethodCall, params: SessionsLabel) -> Any:
+async def label(call: MethodCall, params: SessionsLabel) -> EntryLabelled:
     """Names a place in a conversation."""
     target = call.gateway.directory.target(params.key)
 
     async def name() -> str:
-        transcript = await _transcript(call, target)
+        transcript = await _transcript(call.gateway.runtime.stores, target)
         if params.entry_id not in transcript:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {
-        "ok": True,
-        "key": shown_key(target.key),
-        "entryId": await call.gateway.runs.exclusively(target.key, name),
-    }
+    entry_id = await call.gateway.runs.exclusively(target.key, name)
+    return EntryLabelled(ok=True, key=shown_key(target.key), entry_id=entry_id)
 
 
-async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
-    entry = await call.gateway.directory.entry(target)
+async def _transcript(stores: Stores, target: SessionRef) -> Transcript:
+    entry = await stores.sessions.get(target.agent_id, target.key)
     transcript = None
     if entry is not None:
-        transcript = await call.gateway.runtime.stores.transcripts.open(
-            transcript_ref(target.agent_id, entry), create=False
-        )
+        transcript = await stores.transcripts.open(transcript_ref(target.agent_id, entry), create=False)
     if transcript is None:
         raise MethodError(f"No session found: {target.key}")
     return transcript
@@ -734,11 +776,11 @@ class SessionsExport(Params):
 
 
 @methods.add("sessions.export", SessionsExport)
-async def export(call: MethodCall, params: SessionsExport) -> Any:
+async def export(call: MethodCall, params: SessionsExport) -> SessionExport:
     """A conversation as JSON lines, in pages."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
-    ref = await _session_ref(gateway, target, params.session_id)
+    ref = _transcript_of(target, await gateway.directory.entry(target), params.session_id)
     if await gateway.runtime.stores.transcripts.locate(ref) is None:
         raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
     if params.format == "raw":
@@ -750,16 +792,17 @@ async def export(call: MethodCall, params: SessionsExport) -> Any:
         shown = partial(as_people_see_it, with_reasoning=False)
 
         def page() -> tuple[list[Any], int | None]:
-            said = [entry for entry in entries if entry.type == "message"]
-            return public_page(joined_parts(said), params.cursor, shown)
+            messages = [entry for entry in entries if entry.type == "message"]
+            return public_page(joined_parts(messages), params.cursor, shown)
 
         items, following = await asyncio.to_thread(page)
-    answer: dict[str, Any] = {"key": shown_key(target.key), "sessionId": ref.session_id, "format": params.format}
-    return {**answer, "items": items, "next": following}
+    return SessionExport(
+        key=shown_key(target.key), session_id=ref.session_id, format=params.format, items=items, next=following
+    )
 
 
-async def _session_ref(gateway: Gateway, target: SessionRef, session_id: str | None) -> TranscriptRef:
-    entry = await gateway.directory.entry(target)
+def _transcript_of(target: SessionRef, entry: SessionEntry | None, session_id: str | None) -> TranscriptRef:
+    """Return the transcript of the current session, or of an earlier one. Raise ``MethodError`` if there is none."""
     if entry is None:
         raise MethodError(f"there is no session {target.key}")
     if session_id is None or session_id == entry["sessionId"]:
@@ -780,7 +823,7 @@ class SessionsImport(Params):
 
 
 @methods.add("sessions.import", SessionsImport)
-async def import_(call: MethodCall, params: SessionsImport) -> Any:
+async def import_(call: MethodCall, params: SessionsImport) -> SessionImported:
     """Brings in an exported conversation as a new session."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
@@ -790,30 +833,30 @@ async def import_(call: MethodCall, params: SessionsImport) -> Any:
         if await gateway.directory.entry(target) is not None:
             raise MethodError(f"{target.key} exists already; import into another key")
         try:
-            return await _bring_in(gateway, target, params.lines)
+            return await _create_imported(gateway.runtime, target, params.lines)
         except CannotImport as problem:
             raise MethodError(f"not imported: {problem}") from None
 
     session_id = await gateway.runs.exclusively(target.key, work)
-    return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
+    return SessionImported(ok=True, key=shown_key(target.key), session_id=session_id)
 
 
-async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> str:
-    """Writes the transcript and then the entry, so that an entry never lacks its transcript."""
-    session_id, now = str(uuid.uuid4()), gateway.runtime.clock.now_ms()
+async def _create_imported(runtime: Runtime, target: SessionRef, lines: list[str]) -> str:
+    """Write the transcript and then the entry, so that an entry never lacks its transcript."""
+    session_id, now = str(uuid.uuid4()), runtime.clock.now_ms()
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
     if is_transcript(lines):
         data = await asyncio.to_thread(imported_lines, lines, session_id, iso_utc(now))
-        await gateway.runtime.stores.transcripts.create(ref, data)
+        await runtime.stores.transcripts.create(ref, data)
     else:
         messages = await asyncio.to_thread(imported_messages, lines, now)
-        transcript = await gateway.runtime.stores.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
+        transcript = await runtime.stores.transcripts.open(ref, cwd=home_of(runtime, target.agent_id))
         assert transcript is not None
         for message in messages:
             await transcript.append({"type": "message", "message": message})
         await transcript.sync()
-    made = SessionEntry(sessionId=session_id, updatedAt=now)
-    await gateway.runtime.stores.sessions.update(target.agent_id, target.key, lambda _: made)
+    entry = SessionEntry(sessionId=session_id, updatedAt=now)
+    await runtime.stores.sessions.update(target.agent_id, target.key, lambda _: entry)
     return session_id
 
 
@@ -828,33 +871,43 @@ class SessionsImportFolder(Params):
 class FolderImport:
     """An import of a state folder that goes on while its client asks how far it is."""
 
-    def __init__(self, gateway: Gateway, params: SessionsImportFolder) -> None:
+    def __init__(self, source: AsyncIterator[ImportedSession], options: tuple[str, bool], spawn: Spawn) -> None:
         self.done: list[ImportedSession] = []
-        self.wanted = params.from_, params.dry_run
-        self._source = import_sessions(
+        self.options = options
+        """The folder, and whether it is a dry run."""
+        self.task = spawn(self._run(source))
+
+    async def _run(self, source: AsyncIterator[ImportedSession]) -> None:
+        async for session in source:
+            self.done.append(session)
+
+
+class FolderImportNews(Result):
+    """The sessions that were imported since the last call."""
+
+    sessions: list[ImportedSession]
+    seen: int
+    """The number for the next call."""
+    done: bool
+
+
+@methods.add("sessions.importFolder", SessionsImportFolder)
+async def import_folder(call: MethodCall, params: SessionsImportFolder) -> FolderImportNews:
+    """Begins an import, or tells what it has done since the last call. One runs at a time."""
+    gateway = call.gateway
+    if not gateway.runtime.stores.on_files:
+        raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")
+    running, options = gateway.folder_import, (params.from_, params.dry_run)
+    if running is None or (running.task.done() and not params.seen):
+        source = import_sessions(
             Path(params.from_).expanduser(),
             gateway.runtime.state_dir,
             gateway.runtime.stores.sessions,
             dry_run=params.dry_run,
         )
-        self.task = gateway.spawn(self._run())
-
-    async def _run(self) -> None:
-        async for session in self._source:
-            self.done.append(session)
-
-
-@methods.add("sessions.importFolder", SessionsImportFolder)
-async def import_folder(call: MethodCall, params: SessionsImportFolder) -> Any:
-    """Begins an import, or tells what it has done since the last call. One runs at a time."""
-    gateway = call.gateway
-    if not gateway.runtime.stores.on_files:
-        raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")
-    running = gateway.folder_import
-    if running is None or (running.task.done() and not params.seen):
-        running = gateway.folder_import = FolderImport(gateway, params)
-    elif running.wanted != (params.from_, params.dry_run):
-        raise MethodError(f"another folder is being imported: {running.wanted[0]}", code="UNAVAILABLE")
+        running = gateway.folder_import = FolderImport(source, options, gateway.spawn)
+    elif running.options != options:
+        raise MethodError(f"another folder is being imported: {running.options[0]}", code="UNAVAILABLE")
     await asyncio.wait([running.task], timeout=IMPORT_NEWS_S)
     finished = running.task.done()
     if finished and isinstance(problem := running.task.exception(), Unreadable):
@@ -864,4 +917,4 @@ async def import_folder(call: MethodCall, params: SessionsImportFolder) -> Any:
         running.task.result()
     news = running.done[params.seen : params.seen + IMPORT_PAGE]
     seen = params.seen + len(news)
-    return {"sessions": msgspec.to_builtins(news), "seen": seen, "done": finished and seen == len(running.done)}
+    return FolderImportNews(sessions=news, seen=seen, done=finished and seen == len(running.done))

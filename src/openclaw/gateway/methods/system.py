@@ -18,6 +18,7 @@ from openclaw.gateway.server.events import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.session_views import list_kind, model_defaults, most_recent, row_view
+from openclaw.protocol.sessions import ModelDefaults
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.sessions import SessionRow
 
@@ -48,15 +49,15 @@ async def status(call: MethodCall) -> Any:
     for agent_id in gateway.agent_ids():
         beat = heartbeat_summary(gateway, agent_id)
         agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
-        listed = await most_recent(gateway, agent_id, RECENT_ROWS)
-        defaults = model_defaults(gateway, agent_id)
+        listed = await most_recent(gateway.runtime.stores.sessions, agent_id, RECENT_ROWS, scope=config.session.scope)
+        defaults = model_defaults(gateway.runtime, agent_id)
         recent = [status_row(row, defaults, gateway.runtime.clock.now_ms()) for row in listed.rows]
         path = gateway.runtime.stores.sessions.path(agent_id)
         by_agent.append({"agentId": agent_id, "path": path, "count": listed.total, "recent": recent})
         everything += recent
         count += listed.total
     everything.sort(key=lambda row: -(row["updatedAt"] or 0))
-    defaults = model_defaults(gateway)
+    defaults = model_defaults(gateway.runtime)
     return {
         "runtimeVersion": __version__,
         "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
@@ -65,7 +66,7 @@ async def status(call: MethodCall) -> Any:
         "sessions": {
             "paths": [agent["path"] for agent in by_agent],
             "count": count,
-            "defaults": {"model": defaults["model"], "contextTokens": defaults["contextTokens"]},
+            "defaults": {"model": defaults.model, "contextTokens": defaults.context_tokens},
             "recent": everything[:RECENT_ROWS],
             "byAgent": by_agent,
         },
@@ -78,9 +79,9 @@ _SHOWN_IF_SET = (
 )
 
 
-def status_row(row: SessionRow, defaults: dict[str, Any], now: int) -> dict[str, Any]:
+def status_row(row: SessionRow, defaults: ModelDefaults, now: int) -> dict[str, Any]:
     """A session and how full its context is. Unknown numbers are null."""
-    view = row_view(row, defaults)
+    view: dict[str, Any] = msgspec.to_builtins(row_view(row, defaults))
     updated = view.get("updatedAt")
     total, window = view.get("totalTokens"), view.get("contextTokens")
     shown: dict[str, Any] = {"agentId": row.agent_id, "key": shown_key(row.key), "kind": list_kind(row)}

@@ -23,6 +23,7 @@ from openclaw.inbound.commands.settings import check_program, leading_model, mod
 from openclaw.inbound.directives import Listening, command_body, read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.models.catalogue import UnknownModel
+from openclaw.protocol.sessions import EarlierSession
 from openclaw.runs.history import find_message, load_history
 from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
 from openclaw.runs.why import explain_message, explain_rejected
@@ -98,13 +99,13 @@ async def resume(context: CommandContext, facts: Facts, args: str) -> str:
     return f"⏪ {rotation.marker_text}"
 
 
-def _listing(earlier: list[dict[str, Any]], now_ms: int) -> str:
+def _listing(earlier: list[EarlierSession], now_ms: int) -> str:
     if not earlier:
         return "There is no earlier session to go back to."
     lines = ["Earlier sessions:"]
     for number, session in enumerate(earlier[:LISTED], 1):
-        reason = f", {session['reason']}" if session["reason"] else ""
-        lines.append(f"{number}. {shortened(session['title'], 60)} (ended {age(now_ms - session['endedAt'])}{reason})")
+        reason = f", {session.reason}" if session.reason else ""
+        lines.append(f"{number}. {shortened(session.title, 60)} (ended {age(now_ms - session.ended_at)}{reason})")
     return "\n".join([*lines, "/resume N goes back to one; nothing is lost."])
 
 
