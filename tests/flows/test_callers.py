@@ -15,7 +15,8 @@ import pytest
 from openclaw import scheduler, teamwork, tools
 from openclaw.gateway.assemble import start_scheduler
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.nodes import INTERNAL_ROUTE, take_event
+from openclaw.gateway.methods.nodes import node_events
+from openclaw.gateway.nodes import INTERNAL_ROUTE
 from openclaw.inbound.incoming import Incoming, client_facts
 from openclaw.messages import AssistantMessage, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelRequest, OnEvent, ToolSpec
@@ -185,7 +186,7 @@ async def begin(gateway: Gateway, phone: Loopback, who: Who) -> None:
         case "hook":
             await gateway.hook_runs.run(HookTurn(message=TRY), [str(uuid.uuid4())])
         case "node":
-            await take_event(gateway, "kitchen", "agent.request", {"message": TRY})
+            await node_events(gateway).receive("kitchen", "agent.request", {"message": TRY})
         case "job":
             turn = {"kind": "agentTurn", "message": TRY}
             job = await gateway.cron.add({"schedule": NEVER, "payload": turn, "delivery": {"mode": "none"}})

@@ -195,11 +195,11 @@ async def open_gateway(
 
     runtime.wake = wake
     await runtime.notes.load(partial(has_ended, runtime.stores.ledger))
-    watch_approvals(gateway)
     watch_compactions(runtime)
     if not only_reads:
         await add_extensions(gateway)
     add_message_flow(gateway)
+    watch_approvals(runtime, gateway.broadcaster, gateway.runs.index, gateway.notices, gateway.spawn)
     return gateway
 
 

@@ -283,11 +283,6 @@ class Gateway:
         if self._presence_told is None or self._presence_told.done():
             self._presence_told = asyncio.create_task(publish())
 
-    def announce_pairing(self, request: Mapping[str, Any], decision: str) -> None:
-        payload = {"requestId": request["requestId"], "deviceId": request["deviceId"], "decision": decision}
-        payload["ts"] = self.runtime.clock.now_ms()
-        self.broadcaster.publish("device.pair.resolved", payload, drop_if_slow=True)
-
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs the work in a task of its own. Stopping the server waits for it."""
         task = self._loop.create_task(work)

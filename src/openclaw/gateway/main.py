@@ -31,7 +31,7 @@ from openclaw.gateway.assemble import close_gateway, open_gateway, start_schedul
 from openclaw.gateway.auth.authorise import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
-from openclaw.gateway.methods.exec_approvals import tell_lost
+from openclaw.gateway.methods.exec_approvals import report_lost
 from openclaw.gateway.server.server import (
     LOOPBACK,
     Server,
@@ -260,7 +260,7 @@ async def serving(
         if gateway.cluster is not None:
             url = server.url(own_address(host))
             await gateway.cluster.start(url, gateway.tls.fingerprint if gateway.tls else "")
-        await tell_lost(gateway)
+        await report_lost(gateway.runtime.approvals.journal, gateway.pipeline)
         if gateway.cluster is None:
             await gateway.pipeline.recover()
         await gateway.team.start()

@@ -1,17 +1,17 @@
 """The nodes of a Gateway: machines that carry out commands of its agents.
 
-``ConnectedNodes`` asks a node for what it declares and what its platform may have. A command that records its
-surroundings, or writes to people, is in no platform's set; ``gateway.nodes.allowCommands`` adds such commands, and
-``gateway.nodes.denyCommands`` takes commands away and wins. A command is sent to one connection as
+``ConnectedNodes`` asks a node only for commands that it declares and that its platform may have. A command that records
+its surroundings, or writes to people, is in no platform's set; ``gateway.nodes.allowCommands`` adds such commands, and
+``gateway.nodes.denyCommands`` removes commands and wins. A command is sent to one connection as
 ``node.invoke.request`` and answered by that connection with ``node.invoke.result``. It has exactly one end: the answer,
-the end of its time, or the end of the connection. If the node or the Gateway went away meanwhile, the node tells the
-outcome later with ``node.event``. ``NodeRuns`` remembers in ``nodes/runs.json`` which session is told then.
+the end of its time, or the end of the connection. If the node or the Gateway went away meanwhile, the node reports the
+outcome later with ``node.event``. ``NodeRuns`` stores in ``nodes/runs.json`` which session gets that report.
 
-``take_event`` takes what a node tells by itself: commands that ended there, words for the agent, spoken words. A node
-is a device of the owner and still not the owner. Its words are a message like any other and carry no commands. It
-begins turns in its own session ``node-<nodeId>``, in the main session, or in one that exists. Their answers go nowhere,
-or to where the agent's main session was last written from. What it tells of a command goes to the session that the
-command came from, whatever session the event names.
+``NodeEvents`` handles what a node sends on its own initiative: commands that ended there, messages for the agent,
+spoken words. A node is a device of the owner and still not the owner, so its text is a message like any other and
+carries no commands. It starts turns in its own session ``node-<nodeId>``, in the main session, or in one that exists.
+Their answers go nowhere, or to where the agent's main session was last written from. The report of a command goes to
+the session that the command came from, whatever session the event names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from openclaw.models.thinking import parse_level
 from openclaw.rights import NO_RIGHTS
 from openclaw.scheduler.turns import INTERNAL_ROUTE
 from openclaw.sessions.entry import BLOCKED
-from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.keys import DEFAULT_MAIN_KEY, SessionRef
 from openclaw.storage.documents import DocumentStore, SharedDocument
 from openclaw.storage.message_ledger import MessageBody
 from openclaw.text import clipped, shortened
@@ -45,8 +45,11 @@ from openclaw.tools.nodes import SYSTEM_RUN, NodeFacts, NodeFailed, UnknownNode
 
 if TYPE_CHECKING:
     from openclaw.gateway.auth.connect import ConnectParams
-    from openclaw.gateway.gateway import Gateway
     from openclaw.gateway.server.events import Broadcaster, Client
+    from openclaw.gateway.session_directory import SessionDirectory
+    from openclaw.inbound.pipeline import Pipeline
+    from openclaw.scheduler.turns import ScheduledTurns
+    from openclaw.sessions.system_events import SessionNotes
 
 RULES_GET = "system.execApprovals.get"
 RULES_SET = "system.execApprovals.set"
@@ -549,99 +552,114 @@ class Words(msgspec.Struct, kw_only=True, rename="camel"):
     """The same words with the same key are taken once."""
 
 
-async def take_event(gateway: Gateway, node_id: str, event: str, payload: Any) -> dict[str, Any]:
-    """Does what the event is for and returns the answer. Events that mean nothing here are answered as ignored."""
-    try:
-        if event in ("exec.started", "exec.finished", "exec.denied"):
-            return await _exec_event(gateway, node_id, event, msgspec.convert(payload or {}, ExecEvent))
-        if event in ("agent.request", "voice.transcript"):
-            return await _words(gateway, node_id, event, msgspec.convert(payload or {}, Words))
-    except msgspec.ValidationError as error:
-        raise MethodError(f"invalid {event} payload: {clipped(str(error), 200)}") from None
-    # chat.subscribe and the like: nodes get no events of conversations.
-    return IGNORED
-
-
-async def _exec_event(gateway: Gateway, node_id: str, event: str, told: ExecEvent) -> dict[str, Any]:
-    runs, notes = gateway.nodes.runs, gateway.runtime.notes
-    run = await runs.find(told.run_id, node_id)
-    if run is not None and runs.is_awaited(told.run_id):
-        return {"ok": True}
-    text = exec_text(event, gateway.nodes.name(node_id), told)
-    if run is None:
-        notes.put(node_session(gateway, node_id).key, text)
-        await notes.synced()
-        return {"ok": True}
-    if event == "exec.started":
-        return {"ok": True}
-    own_id = str(uuid.uuid5(_WORDS, f"{node_id}:{told.run_id}"))
-    await gateway.pipeline.wake(run.agent_run_id, text, own_id)
-    await runs.end(told.run_id)
-    return {"ok": True}
-
-
-def exec_text(event: str, node: str, told: ExecEvent) -> str:
-    command = clipped(" ".join(told.command.split()), LONGEST_COMMAND)
-    named = f"node={node}, id={clipped(told.run_id, 80)}"
+def exec_text(event: str, node: str, outcome: ExecEvent) -> str:
+    command = clipped(" ".join(outcome.command.split()), LONGEST_COMMAND)
+    named = f"node={node}, id={clipped(outcome.run_id, 80)}"
     if event == "exec.started":
         return f"Exec started ({named}): {command}"
     if event == "exec.denied":
-        return f"Exec denied ({named}, {clipped(told.reason or 'denied', 200)}): {command}"
-    how = "timeout" if told.timed_out else f"code {'?' if told.exit_code is None else told.exit_code}"
-    output = (told.output or "").strip()[-LONGEST_OUTPUT:]
+        return f"Exec denied ({named}, {clipped(outcome.reason or 'denied', 200)}): {command}"
+    how = "timeout" if outcome.timed_out else f"code {'?' if outcome.exit_code is None else outcome.exit_code}"
+    output = (outcome.output or "").strip()[-LONGEST_OUTPUT:]
     return f"Exec finished ({named}, {how})" + (f"\n{output}" if output else f": {command}")
 
 
-def node_session(gateway: Gateway, node_id: str) -> SessionRef:
-    return gateway.directory.target(f"node-{node_id}")
+class NodeEvents:
+    """Handles the events that nodes send on their own initiative."""
 
+    def __init__(
+        self,
+        nodes: Nodes,
+        directory: SessionDirectory,
+        notes: SessionNotes,
+        pipeline: Pipeline,
+        turns: ScheduledTurns,
+    ) -> None:
+        self._nodes = nodes
+        self._directory = directory
+        self._notes = notes
+        self._pipeline = pipeline
+        self._turns = turns
 
-async def _words(gateway: Gateway, node_id: str, event: str, words: Words) -> dict[str, Any]:
-    """Begins a turn with what the node sent."""
-    spoken = event == "voice.transcript"
-    text = (words.text if spoken else words.message).strip()
-    if not text:
+    async def receive(self, node_id: str, event: str, payload: Any) -> dict[str, Any]:
+        """Handle an event and return the answer. Events without a meaning here are answered as ignored."""
+        try:
+            if event in ("exec.started", "exec.finished", "exec.denied"):
+                return await self._exec_event(node_id, event, msgspec.convert(payload or {}, ExecEvent))
+            if event in ("agent.request", "voice.transcript"):
+                return await self._start_turn(node_id, event, msgspec.convert(payload or {}, Words))
+        except msgspec.ValidationError as error:
+            raise MethodError(f"invalid {event} payload: {clipped(str(error), 200)}") from None
+        # chat.subscribe and the like: nodes get no events of conversations.
         return IGNORED
-    if len(text) > LONGEST_WORDS:
-        raise MethodError(f"{event}: the text may have {LONGEST_WORDS} characters")
-    session = await _session_for(gateway, node_id, words, spoken)
-    route = INTERNAL_ROUTE
-    if words.deliver and not spoken:
-        target = await gateway.turns.target(session.agent_id, words.channel, words.to)
-        if target.problem:
-            raise MethodError(f"{event}: {target.problem}")
-        # Whoever took the node over could have the agent tell anybody what is in a conversation.
-        if target.route != (await gateway.turns.target(session.agent_id, None, None)).route:
-            raise MethodError(f"{event}: a node cannot choose who gets the answer; it goes where you last wrote from")
-        route = target.route
-    run_id = str(uuid.uuid5(_WORDS, f"{node_id}:{words.key}") if words.key else uuid.uuid4())
-    message = Incoming(
-        facts=client_facts(session, NO_RIGHTS, sender_ids=(node_id,), sender_username=gateway.nodes.name(node_id)),
-        text=text,
-        door="chat",
-        run_id=run_id,
-        source="node",
-        route=route,
-        reads_commands=False,
-        message_id=run_id,
-        body=MessageBody(
-            guest=True,
-            thinking=parse_level(words.thinking or "") if words.thinking else None,
-            timeout_seconds=words.timeout_seconds,
-        ),
-    )
-    if isinstance(await gateway.pipeline.process(message), Blocked):
-        raise MethodError(BLOCKED)
-    return {"ok": True, "runId": run_id}
 
+    async def _exec_event(self, node_id: str, event: str, outcome: ExecEvent) -> dict[str, Any]:
+        runs, notes = self._nodes.runs, self._notes
+        run = await runs.find(outcome.run_id, node_id)
+        if run is not None and runs.is_awaited(outcome.run_id):
+            return {"ok": True}
+        text = exec_text(event, self._nodes.name(node_id), outcome)
+        if run is None:
+            notes.put(self._own_session(node_id).key, text)
+            await notes.synced()
+            return {"ok": True}
+        if event == "exec.started":
+            return {"ok": True}
+        own_id = str(uuid.uuid5(_WORDS, f"{node_id}:{outcome.run_id}"))
+        await self._pipeline.wake(run.agent_run_id, text, own_id)
+        await runs.end(outcome.run_id)
+        return {"ok": True}
 
-async def _session_for(gateway: Gateway, node_id: str, words: Words, spoken: bool) -> SessionRef:
-    main = gateway.directory.target(gateway.main_session_key())
-    own = node_session(gateway, node_id)
-    if not (words.session_key or "").strip():
-        return main if spoken else own
-    session = gateway.directory.target((words.session_key or "").strip())
-    gateway.directory.require_agent(session.agent_id)
-    if session not in (main, own) and await gateway.directory.entry(session) is None:
-        raise MethodError("unknown session key")
-    return session
+    def _own_session(self, node_id: str) -> SessionRef:
+        return self._directory.target(f"node-{node_id}")
+
+    async def _start_turn(self, node_id: str, event: str, words: Words) -> dict[str, Any]:
+        """Start a turn with the message of a node."""
+        spoken = event == "voice.transcript"
+        text = (words.text if spoken else words.message).strip()
+        if not text:
+            return IGNORED
+        if len(text) > LONGEST_WORDS:
+            raise MethodError(f"{event}: the text may have {LONGEST_WORDS} characters")
+        session = await self._session_for(node_id, words, spoken)
+        route = INTERNAL_ROUTE
+        if words.deliver and not spoken:
+            target = await self._turns.target(session.agent_id, words.channel, words.to)
+            if target.problem:
+                raise MethodError(f"{event}: {target.problem}")
+            # Otherwise somebody who took over the node could send conversations of the agent to anybody.
+            if target.route != (await self._turns.target(session.agent_id, None, None)).route:
+                raise MethodError(
+                    f"{event}: a node cannot choose who gets the answer; it goes where you last wrote from"
+                )
+            route = target.route
+        run_id = str(uuid.uuid5(_WORDS, f"{node_id}:{words.key}") if words.key else uuid.uuid4())
+        message = Incoming(
+            facts=client_facts(session, NO_RIGHTS, sender_ids=(node_id,), sender_username=self._nodes.name(node_id)),
+            text=text,
+            door="chat",
+            run_id=run_id,
+            source="node",
+            route=route,
+            reads_commands=False,
+            message_id=run_id,
+            body=MessageBody(
+                guest=True,
+                thinking=parse_level(words.thinking or "") if words.thinking else None,
+                timeout_seconds=words.timeout_seconds,
+            ),
+        )
+        if isinstance(await self._pipeline.process(message), Blocked):
+            raise MethodError(BLOCKED)
+        return {"ok": True, "runId": run_id}
+
+    async def _session_for(self, node_id: str, words: Words, spoken: bool) -> SessionRef:
+        main = self._directory.target(DEFAULT_MAIN_KEY)
+        own = self._own_session(node_id)
+        if not (words.session_key or "").strip():
+            return main if spoken else own
+        session = self._directory.target((words.session_key or "").strip())
+        self._directory.require_agent(session.agent_id)
+        if session not in (main, own) and await self._directory.entry(session) is None:
+            raise MethodError("unknown session key")
+        return session

@@ -1,24 +1,36 @@
-"""The ``connect`` request: what a client says of itself, how it is judged, and what it is granted.
+"""The ``connect`` request: what a client declares, how the request is judged, and what it is granted.
 
 A caller is admitted when it knows the secret, or has a token of its own, and its device is paired.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from openclaw.clock import Clock
+from openclaw.config.store import ConfigStore
 from openclaw.device_keys import device_id, encode_base64url, raw_public_key, signature_is_valid, signed_text
-from openclaw.gateway.auth.authorise import SecretCheck, SharedSecret, check, is_control_ui, is_webchat, refusal_text
-from openclaw.gateway.auth.devices import MAX_SKEW_MS
+from openclaw.gateway.auth.authorise import (
+    FailedAuthLimiter,
+    SecretCheck,
+    SharedSecret,
+    check,
+    is_control_ui,
+    is_webchat,
+    refusal_text,
+)
+from openclaw.gateway.auth.devices import MAX_SKEW_MS, Devices, announce_pairing
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
 from openclaw.gateway.server.events import ClientInfo
 from openclaw.gateway.server.frames import PROTOCOL_VERSION, NonEmpty, Params
 from openclaw.rights import ADMIN
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.nodes import ConnectedNodes
+    from openclaw.gateway.server.events import Broadcaster
 
 Version = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -95,77 +107,100 @@ class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
         return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
 
 
-async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
-    """Decides on a well-formed ``connect``. Raises ``ConnectRefused``."""
-    if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
-        details = {"expectedProtocol": PROTOCOL_VERSION}
-        raise ConnectRefused("protocol mismatch", details=details, close_code=1002)
-    role = connect.role or "operator"
-    if role not in ("operator", "node"):
-        raise ConnectRefused("invalid role")
-    asked = tuple(connect.scopes or ())
-    # A node has no scopes. Kept for its device, they would count once the device is an operator's, too.
-    scopes = (asked or (ADMIN,)) if role == "operator" else ()
-    client = connect.client
-    allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
-    is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
-    if refused := site_refusal(peer, allowed, is_page=is_page):
-        raise ConnectRefused(refused)
-    await gateway.devices.load()
-    attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
-    if connect.device is None:
-        attempt.without_device()
-        return ConnectGrant(connect=connect, role=role, scopes=scopes)
-    attempt.verify_device(connect.device, nonce)
-    verdict = attempt.prove()
-    if not attempt.pairing_is_bypassed(verdict):
-        await attempt.ensure_paired(connect.device)
-    if role == "node" and not gateway.nodes.connected.has_room(connect.device.id):
-        raise ConnectRefused("too many nodes are connected", code="UNAVAILABLE", close_code=1013, retry_after_ms=30_000)
-    issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
-    attempt.check_still_valid(verdict)
-    return ConnectGrant(
-        connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=verdict.by_device_token
-    )
-
-
-class _Attempt:
-    """One ``connect`` request with what the checks need to know."""
+class ClientGate:
+    """Decides on the ``connect`` requests of a Gateway."""
 
     def __init__(
         self,
-        gateway: Gateway,
+        config: ConfigStore,
+        clock: Clock,
+        limiter: FailedAuthLimiter,
+        secret: Callable[[], SharedSecret],
+        devices: Devices,
+        nodes: ConnectedNodes,
+        broadcaster: Broadcaster,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.limiter = limiter
+        self.secret = secret
+        self.devices = devices
+        self.nodes = nodes
+        self.broadcaster = broadcaster
+
+    async def admit(self, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
+        """Decide on a well-formed ``connect``. Raises ``ConnectRefused``."""
+        if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
+            details = {"expectedProtocol": PROTOCOL_VERSION}
+            raise ConnectRefused("protocol mismatch", details=details, close_code=1002)
+        role = connect.role or "operator"
+        if role not in ("operator", "node"):
+            raise ConnectRefused("invalid role")
+        asked = tuple(connect.scopes or ())
+        # A node has no scopes. Stored for its device, they would apply once the device is also an operator's.
+        scopes = (asked or (ADMIN,)) if role == "operator" else ()
+        client = connect.client
+        allowed = self.config.current.gateway.control_ui.allowed_origins
+        is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
+        if refused := site_refusal(peer, allowed, is_page=is_page):
+            raise ConnectRefused(refused)
+        await self.devices.load()
+        attempt = _Attempt(self, connect, peer, role, asked, scopes)
+        if connect.device is None:
+            attempt.without_device()
+            return ConnectGrant(connect=connect, role=role, scopes=scopes)
+        attempt.verify_device(connect.device, nonce)
+        verdict = attempt.prove()
+        if not attempt.pairing_is_bypassed(verdict):
+            await attempt.ensure_paired(connect.device)
+        if role == "node" and not self.nodes.has_room(connect.device.id):
+            raise ConnectRefused(
+                "too many nodes are connected", code="UNAVAILABLE", close_code=1013, retry_after_ms=30_000
+            )
+        issued = await self.devices.ensure_token(connect.device.id, role, scopes)
+        attempt.check_still_valid(verdict)
+        return ConnectGrant(
+            connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=verdict.by_device_token
+        )
+
+
+class _Attempt:
+    """One ``connect`` request while it is checked."""
+
+    def __init__(
+        self,
+        gate: ClientGate,
         connect: ConnectParams,
         peer: PeerAddress,
         role: str,
         asked: tuple[str, ...],
         scopes: tuple[str, ...],
     ) -> None:
-        self.gateway = gateway
+        self.gate = gate
         self.connect = connect
         self.peer = peer
         self.role = role
         self.asked = asked
         self.scopes = scopes
-        self.secret: SharedSecret = gateway.secret()
+        self.secret: SharedSecret = gate.secret()
         self.token = connect.auth.token if connect.auth else None
         self.password = connect.auth.password if connect.auth else None
         self.device_id = ""
         """The device, once its signature has been checked."""
 
     def prove(self) -> SecretCheck:
-        """Looks at the secret. Raises ``ConnectRefused`` when it is wrong, or this caller sent too many wrong ones.
+        """Check the secret. Raises ``ConnectRefused`` if it is wrong, or this caller sent too many wrong ones.
 
         Nothing here waits, so that many attempts at once are counted one by one. A device that is paired and has signed
         is counted apart: nobody else at its address can keep it out.
         """
-        limiter = self.gateway.auth_limiter
+        limiter = self.gate.limiter
         caller, gently = caller_key(self.peer), False
-        if self.device_id and self.gateway.devices.paired(self.device_id) is not None:
+        if self.device_id and self.gate.devices.paired(self.device_id) is not None:
             caller, gently = f"device {self.device_id}", True
         elif self.peer.is_local and self.peer.origin is None:
             gently = limiter.is_gentle_to_local()
-        verdict = limiter.guard(caller, self._look, gently=gently)
+        verdict = limiter.guard(caller, self._check_secret, gently=gently)
         if verdict.ok:
             return verdict
         if verdict.reason == "limited":
@@ -174,31 +209,31 @@ class _Attempt:
         client = self.connect.client
         raise ConnectRefused(refusal_text(self.secret.mode, verdict.reason, client.id, client.mode))
 
-    def _look(self) -> SecretCheck:
+    def _check_secret(self) -> SecretCheck:
         verdict = check(self.secret, self.token, self.password)
         if verdict.ok or not self._device_token_is_valid():
             return verdict
         return SecretCheck(True, by_device_token=True)
 
     def _device_token_is_valid(self) -> bool:
-        token, devices = self.token, self.gateway.devices
+        token, devices = self.token, self.gate.devices
         return bool(self.device_id and token and devices.token_is_valid(self.device_id, token, self.role, self.scopes))
 
     def check_still_valid(self, verdict: SecretCheck) -> None:
         """Refuses a secret that was changed or revoked while the device files were written."""
-        valid = self._device_token_is_valid() if verdict.by_device_token else self.secret == self.gateway.secret()
+        valid = self._device_token_is_valid() if verdict.by_device_token else self.secret == self.gate.secret()
         if not valid:
             client = self.connect.client
             raise ConnectRefused(refusal_text(self.secret.mode, "mismatch", client.id, client.mode))
 
     def pairing_is_bypassed(self, verdict: SecretCheck) -> bool:
         """Whether settings exempt a Control UI that cannot have a device key, because its context is not secure."""
-        flags = self.gateway.runtime.config.current.gateway.control_ui
+        flags = self.gate.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         return bypass and is_control_ui(self.connect.client.id) and not verdict.by_device_token
 
     def without_device(self) -> None:
-        flags = self.gateway.runtime.config.current.gateway.control_ui
+        flags = self.gate.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         if is_control_ui(self.connect.client.id) and not bypass:
             raise ConnectRefused("control ui requires HTTPS or localhost (secure context)")
@@ -210,7 +245,7 @@ class _Attempt:
         raw = raw_public_key(device.public_key)
         if raw is None or device_id(raw) != device.id:
             raise ConnectRefused("device identity mismatch")
-        if abs(self.gateway.runtime.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
+        if abs(self.gate.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
             raise ConnectRefused("device signature expired")
         if device.nonce is None and not self.peer.is_local:
             raise ConnectRefused("device nonce required")
@@ -231,7 +266,7 @@ class _Attempt:
         self.device_id = device.id
 
     async def ensure_paired(self, device: ConnectDevice) -> None:
-        devices = self.gateway.devices
+        devices = self.gate.devices
         raw = raw_public_key(device.public_key)
         public_key = encode_base64url(raw) if raw else device.public_key
         client = self.connect.client
@@ -245,8 +280,8 @@ class _Attempt:
         request, created = await devices.request_pairing(device.id, public_key, facts)
         if self.peer.is_local:
             await devices.approve(request["requestId"])
-            self.gateway.announce_pairing(request, "approved")
+            announce_pairing(self.gate.broadcaster, self.gate.clock, request, "approved")
             return
         if created:
-            self.gateway.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
+            self.gate.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
         raise ConnectRefused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})

@@ -12,11 +12,16 @@ import json
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
 
 from openclaw.clock import Clock
 from openclaw.gateway.auth.authorise import same_secret
 from openclaw.storage.documents import DocumentStore, SharedDocument
+
+if TYPE_CHECKING:
+    from openclaw.gateway.server.events import Broadcaster
 
 PENDING_TTL_MS = 5 * 60_000
 MAX_SKEW_MS = 600_000
@@ -235,6 +240,21 @@ class Devices(Pairing):
         token: Record = {"token": secrets.token_hex(16), "role": role, "scopes": list(scopes)}
         token["createdAtMs"] = before.get("createdAtMs", now) if before else now
         return {**token, "rotatedAtMs": now} if before else token
+
+
+class PairResolved(msgspec.Struct, rename="camel"):
+    request_id: str
+    device_id: str
+    decision: Literal["approved", "rejected"]
+    ts: int
+
+
+def announce_pairing(
+    broadcaster: Broadcaster, clock: Clock, request: Record, decision: Literal["approved", "rejected"]
+) -> None:
+    """Publish the decision about a device that asked to be paired."""
+    event = PairResolved(request["requestId"], request["deviceId"], decision, clock.now_ms())
+    broadcaster.publish("device.pair.resolved", event, drop_if_slow=True)
 
 
 def summary(device: Record) -> Record:

@@ -31,7 +31,7 @@ from openclaw.gateway.cluster.remote import (
     place_of,
     session_of,
 )
-from openclaw.gateway.methods.exec_approvals import tell_lost
+from openclaw.gateway.methods.exec_approvals import report_lost
 from openclaw.gateway.server.frames import decode_any, encode, encode_response
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.scheduler import heartbeat, hooks
@@ -551,7 +551,7 @@ class SchedulerService:
         for node in left:
             if node not in living:
                 await journal.inherit(node)
-        await tell_lost(self._gateway)
+        await report_lost(journal, self._gateway.pipeline)
 
 
 class SharedState:

@@ -113,7 +113,7 @@ async def create(call: MethodCall, params: AgentsCreate) -> Any:
     fields |= {name: value for name, value in given.items() if value}
     # The first entry of the list is the default agent, so the present default agent must stay first.
     listed = _listed(gateway) if config.agents.list else [{"id": default_agent_id(config)}]
-    await patch_config(gateway, {"agents": {"list": [*listed, fields]}})
+    await patch_config(gateway.runtime.config, {"agents": {"list": [*listed, fields]}})
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     try:
         await asyncio.to_thread(_introduce, workspace, params)
@@ -162,7 +162,7 @@ async def update(call: MethodCall, params: AgentsUpdate) -> Any:
             entry.update(changes)
             if params.avatar:
                 entry["identity"] = {**entry.get("identity", {}), "avatar": params.avatar}
-    await patch_config(gateway, {"agents": {"list": listed}})
+    await patch_config(gateway.runtime.config, {"agents": {"list": listed}})
     return {"ok": True, "agentId": agent_id}
 
 
@@ -186,7 +186,9 @@ async def delete(call: MethodCall, params: AgentsDelete) -> Any:
     bindings: list[Any] = list(parsed.get("bindings") or [])
     kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
-    await patch_config(gateway, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})})
+    await patch_config(
+        gateway.runtime.config, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})}
+    )
     if params.delete_files and not gateway.runtime.stores.on_files:
         rows = [row async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))]
         for row in rows:
@@ -236,7 +238,7 @@ async def bind(call: MethodCall, params: AgentsBind) -> Any:
     bindings: list[Any] = list(gateway.runtime.config.snapshot.parsed.get("bindings") or [])
     added = binding not in bindings
     if added:
-        await patch_config(gateway, {"bindings": [*bindings, binding]})
+        await patch_config(gateway.runtime.config, {"bindings": [*bindings, binding]})
     return {"ok": True, "agentId": agent_id, "binding": binding, "added": added}
 
 

@@ -14,9 +14,8 @@ from openclaw.clock import iso_utc
 from openclaw.config.edit import shown_values
 from openclaw.config.load import Json5Error, Snapshot, parse_source
 from openclaw.config.secrets import redact_raw, redacted
-from openclaw.config.store import changed_paths, reload_action
+from openclaw.config.store import ConfigStore, changed_paths, reload_action
 from openclaw.config.validate import ConfigError, ConfigInvalid
-from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
@@ -149,8 +148,7 @@ async def _write(write: Callable[[], Snapshot]) -> Snapshot:
         raise MethodError(f"the configuration cannot be written: {error}", code="UNAVAILABLE") from None
 
 
-async def patch_config(gateway: Gateway, patch: dict[str, Any]) -> None:
-    """Merges a change into the configuration file and applies it. Raises ``MethodError`` when that cannot be done."""
-    store = gateway.runtime.config
+async def patch_config(store: ConfigStore, patch: dict[str, Any]) -> None:
+    """Merge a change into the configuration file and apply it. Raises ``MethodError`` if that fails."""
     await _write(lambda: store.merge_patch(patch, store.snapshot.hash))
     await store.reload()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,6 +14,7 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,
+    ApprovalJournal,
     ApprovalRequest,
     BadRules,
     Decision,
@@ -22,7 +24,11 @@ from openclaw.tools.exec.approvals import (
 from openclaw.tools.exec.binding import fenced
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.agent.runtime import Runtime
+    from openclaw.gateway.server.events import Broadcaster
+    from openclaw.inbound.notices import Notices
+    from openclaw.inbound.pipeline import Pipeline
+    from openclaw.runs.run import RunIndex
 
 log = logging.getLogger("openclaw.gateway")
 methods = MethodTable()
@@ -121,30 +127,45 @@ async def set_rules(call: MethodCall, params: SetParams) -> Any:
         raise MethodError(str(bad)) from None
 
 
-# Telling people about questions
+# Notifications about questions
 
 
-def watch_approvals(gateway: Gateway) -> None:
-    """Tells the clients that may answer, and the chat a question arose in, what becomes of every question."""
+class ApprovalResolved(msgspec.Struct, rename="camel"):
+    id: str
+    decision: Decision | None
+    resolved_by: str | None
+    ts: int
+
+
+def watch_approvals(
+    runtime: Runtime,
+    broadcaster: Broadcaster,
+    index: RunIndex,
+    notices: Notices,
+    spawn: Callable[[Coroutine[Any, Any, None]], object],
+) -> None:
+    """Notify the clients that may answer, and the chat a question arose in, of every question and its end."""
+
+    def notify_chat(approval: Approval, event: str, text: str) -> None:
+        """Notify the chat that the run was started from, unless the configuration keeps questions to the clients."""
+        run = index.get(approval.run_id) if approval.run_id else None
+        settings = runtime.config.current.approvals.get("exec", {})
+        if run is not None and not (isinstance(settings, dict) and settings.get("enabled") is False):
+            spawn(notices.beside_run(run, f"approval-{approval.id}-{event}", text))
 
     def requested(approval: Approval) -> None:
-        gateway.broadcaster.publish("exec.approval.requested", question_view(approval), drop_if_slow=True)
-        _tell_chat(gateway, approval, "asked", question_text(approval))
+        broadcaster.publish("exec.approval.requested", question_view(approval), drop_if_slow=True)
+        notify_chat(approval, "asked", question_text(approval))
 
     def decided(approval: Approval, by: str | None) -> None:
-        payload = {
-            "id": approval.id,
-            "decision": approval.decision,
-            "resolvedBy": by,
-            "ts": gateway.runtime.clock.now_ms(),
-        }
-        gateway.broadcaster.publish("exec.approval.resolved", payload, drop_if_slow=True)
+        event = ApprovalResolved(approval.id, approval.decision, by, runtime.clock.now_ms())
+        broadcaster.publish("exec.approval.resolved", event, drop_if_slow=True)
 
     def expired(approval: Approval) -> None:
         if not approval.withdrawn:
-            _tell_chat(gateway, approval, "expired", f"⏱️ Nobody answered approval {approval.slug} in time.")
+            notify_chat(approval, "expired", f"⏱️ Nobody answered approval {approval.slug} in time.")
 
-    approvals = gateway.runtime.approvals
+    approvals = runtime.approvals
     approvals.on_requested, approvals.on_decided, approvals.on_expired = requested, decided, expired
 
 
@@ -175,29 +196,20 @@ def question_text(approval: Approval) -> str:
     return "\n".join(lines)
 
 
-def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
-    """Tells the chat that the run was started from, unless the configuration keeps questions to the clients."""
-    run = gateway.runs.index.get(approval.run_id) if approval.run_id else None
-    shown = gateway.runtime.config.current.approvals.get("exec", {})
-    if run is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
-        gateway.spawn(gateway.notices.beside_run(run, f"approval-{approval.id}-{what}", text))
-
-
-async def tell_lost(gateway: Gateway) -> None:
-    """Tells each session once which of its questions were open when the last Gateway stopped. They are closed now."""
-    journal = gateway.runtime.approvals.journal
+async def report_lost(journal: ApprovalJournal | None, pipeline: Pipeline) -> None:
+    """Report to each session once which of its questions the restart of the Gateway closed."""
     if journal is None:
         return
     try:
         while journal.left_over:
             lost = journal.left_over[0]
             if lost.run_id:
-                # The id follows from the question, so a second attempt after a crash tells nothing twice.
-                await gateway.pipeline.wake(lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
+                # The id follows from the question, so a second attempt after a crash repeats nothing.
+                await pipeline.wake(lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
             await journal.note(msgspec.structs.replace(lost, state="lost"))
             journal.left_over.pop(0)
     except OSError as error:
-        log.error("sessions cannot be told yet of questions that a restart closed: %s", error)
+        log.error("cannot report to sessions yet which questions a restart closed: %s", error)
 
 
 def lost_text(lost: PendingApproval) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills import (
     BUNDLED,
     Skill,
@@ -21,7 +22,6 @@ from openclaw.agent.skills import (
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.secrets import redacted
 from openclaw.extensions.points import find_extensions
-from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
@@ -136,7 +136,9 @@ async def update(call: MethodCall, params: SkillsUpdate) -> Any:
     """Switches a skill on or off, or gives it a key."""
     key = params.skill_key.strip()
     entries = call.gateway.runtime.config.current.skills.entries
-    if key not in entries and all(skill.key != key for skill in await asyncio.to_thread(_every_skill, call.gateway)):
+    if key not in entries and all(
+        skill.key != key for skill in await asyncio.to_thread(_every_skill, call.gateway.runtime)
+    ):
         raise MethodError(f'unknown skill "{key}"; skills.status lists the skills there are, by their skillKey')
     change: dict[str, Any] = {}
     if params.enabled is not None:
@@ -146,7 +148,7 @@ async def update(call: MethodCall, params: SkillsUpdate) -> Any:
     if params.env is not None:
         change["env"] = {name.strip(): value.strip() or None for name, value in params.env.items() if name.strip()}
     if change:
-        await patch_config(call.gateway, {"skills": {"entries": {key: change}}})
+        await patch_config(call.gateway.runtime.config, {"skills": {"entries": {key: change}}})
     parsed: Any = call.gateway.runtime.config.snapshot.parsed
     shown: Any = redacted(parsed)
     for name in ("skills", "entries", key):
@@ -154,9 +156,9 @@ async def update(call: MethodCall, params: SkillsUpdate) -> Any:
     return {"ok": True, "skillKey": key, "config": shown}
 
 
-def _every_skill(gateway: Gateway) -> list[Skill]:
+def _every_skill(runtime: Runtime) -> list[Skill]:
     """The skills in the folders of all agents."""
-    config, state_dir = gateway.runtime.config.current, str(gateway.runtime.state_dir)
+    config, state_dir = runtime.config.current, str(runtime.state_dir)
     folders = [skill_folders(config, state_dir, agent_id) for agent_id in agent_ids(config)]
     return [skill for each in folders for skill in find_skills(each).skills]
 
@@ -164,5 +166,5 @@ def _every_skill(gateway: Gateway) -> list[Skill]:
 @methods.add("skills.bins", NoParams)
 async def skills_bins(call: MethodCall) -> Any:
     """The programs that the agents' skills need, whether they are installed or not."""
-    needs = [skill.needs for skill in await asyncio.to_thread(_every_skill, call.gateway)]
+    needs = [skill.needs for skill in await asyncio.to_thread(_every_skill, call.gateway.runtime)]
     return {"bins": sorted({name for need in needs for name in (*need.bins, *need.any_bins)})}

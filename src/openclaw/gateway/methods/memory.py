@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,9 +18,6 @@ from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.index import MOST_VECTORS, AgentMemory, Fallback, memory_files, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 
-if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
-
 methods = MethodTable()
 
 
@@ -32,15 +29,16 @@ class AgentNotes(msgspec.Struct, frozen=True):
     pay: BilledEmbeddings
 
 
-def notes_of(gateway: Gateway, agent_id: str | None) -> AgentNotes:
-    config = gateway.runtime.config.current
+def notes_of(call: MethodCall, agent_id: str | None) -> AgentNotes:
+    runtime = call.gateway.runtime
+    config = runtime.config.current
     chosen = agent_id or default_agent_id(config)
-    gateway.directory.require_agent(chosen)
+    call.gateway.directory.require_agent(chosen)
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    workspace = workspace_dir(config, gateway.runtime.state_dir, chosen)
-    memory = gateway.runtime.memories.of(chosen, workspace, settings, config)
-    return AgentNotes(chosen, workspace, settings, memory, embeddings_of_agent(gateway.runtime, chosen))
+    workspace = workspace_dir(config, runtime.state_dir, chosen)
+    memory = runtime.memories.of(chosen, workspace, settings, config)
+    return AgentNotes(chosen, workspace, settings, memory, embeddings_of_agent(runtime, chosen))
 
 
 class MemoryStatus(Params):
@@ -52,7 +50,7 @@ class MemoryStatus(Params):
 @methods.add("memory.status", MemoryStatus)
 async def status(call: MethodCall, params: MemoryStatus) -> Any:
     """What the memory search has indexed, and how it finds."""
-    notes = notes_of(call.gateway, params.agent_id)
+    notes = notes_of(call, params.agent_id)
     settings, search = notes.settings, notes.search
     files = await asyncio.to_thread(memory_files, notes.workspace, settings.extra_paths)
     embedders, fallback = search.embedders()
@@ -83,7 +81,7 @@ class MemoryIndexParams(Params):
 @methods.add("memory.index", MemoryIndexParams)
 async def index(call: MethodCall, params: MemoryIndexParams) -> Any:
     """Indexes the files of the memory anew."""
-    notes = notes_of(call.gateway, params.agent_id)
+    notes = notes_of(call, params.agent_id)
     search = notes.search
     counts, embedder, fallback, waiting = await search.refresh(rebuild=params.force, pay=notes.pay, most=params.most)
     answer: dict[str, Any] = {"ok": True, "agentId": notes.agent_id, "files": counts.files, "chunks": counts.chunks}
@@ -101,7 +99,7 @@ class MemorySearchParams(Params):
 @methods.add("memory.search", MemorySearchParams)
 async def search(call: MethodCall, params: MemorySearchParams) -> Any:
     """The passages of the memory that fit a query best."""
-    notes = notes_of(call.gateway, params.agent_id)
+    notes = notes_of(call, params.agent_id)
     usual = notes.settings.query
     if not notes.settings.enabled:
         raise MethodError("memory search is switched off (agents.defaults.memorySearch.enabled)")

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import default_agent_id
-from openclaw.gateway.gateway import Gateway
+from openclaw.config.schema import Config
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.models.base import Model
@@ -42,9 +43,9 @@ class UsedKey(msgspec.Struct, frozen=True):
     model: Model
     key: Key
 
-    def view(self, gateway: Gateway) -> dict[str, Any]:
+    def view(self, runtime: Runtime) -> dict[str, Any]:
         """What clients see of it. The key itself is never shown."""
-        rests = gateway.runtime.models.calls.keys.cooldown_end(self.key, self.model)
+        rests = runtime.models.calls.keys.cooldown_end(self.key, self.model)
         source = self.key.source
         return {
             "id": self.key.credential.id,
@@ -70,7 +71,7 @@ async def status(call: MethodCall, params: ModelsStatus) -> Any:
         await runtime.models.rescan()
     config = runtime.config.current
     agent_id = params.agent_id or default_agent_id(config)
-    used = await used_keys(gateway, agent_id)
+    used = await used_keys(runtime, agent_id)
     providers: dict[str, dict[str, Any]] = {}
     for one in used:
         name = one.model.provider
@@ -78,7 +79,7 @@ async def status(call: MethodCall, params: ModelsStatus) -> Any:
         row = providers.setdefault(
             name, {"provider": name, "label": facts.label if facts else name, "model": one.model.ref, "keys": []}
         )
-        row["keys"].append(one.view(gateway))
+        row["keys"].append(one.view(runtime))
     try:
         choice = runtime.models.catalogue().choose(config, agent_id)
         chosen = {"defaultModel": choice.model.ref, "why": choice.why}
@@ -96,24 +97,24 @@ async def status(call: MethodCall, params: ModelsStatus) -> Any:
 @methods.add("models.probe", ModelsProbe)
 async def probe(call: MethodCall, params: ModelsProbe) -> Any:
     """Tries every key with one real message. It costs a few tokens each."""
-    gateway = call.gateway
-    agent_id = params.agent_id or default_agent_id(gateway.runtime.config.current)
+    runtime = call.gateway.runtime
+    agent_id = params.agent_id or default_agent_id(runtime.config.current)
     wanted = canonical_provider(params.provider) if params.provider else None
-    used = [one for one in await used_keys(gateway, agent_id) if wanted in (None, one.model.provider)]
+    used = [one for one in await used_keys(runtime, agent_id) if wanted in (None, one.model.provider)]
     if wanted is not None and not used:
         raise MethodError(f"the Gateway has no key for {wanted[:80]}")
     turns = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def tried(one: UsedKey) -> dict[str, Any]:
         async with turns:
-            row = {"provider": one.model.provider, "model": one.model.ref, "key": one.view(gateway)}
-            return {**row, **await _trial(gateway, one, params.timeout_ms / 1000)}
+            row = {"provider": one.model.provider, "model": one.model.ref, "key": one.view(runtime)}
+            return {**row, **await _trial(runtime, one, params.timeout_ms / 1000)}
 
     return {"results": await asyncio.gather(*map(tried, used))}
 
 
-async def _trial(gateway: Gateway, one: UsedKey, timeout_s: float) -> dict[str, Any]:
-    calls, config, clock = gateway.runtime.models.calls, gateway.runtime.config.current, gateway.runtime.clock
+async def _trial(runtime: Runtime, one: UsedKey, timeout_s: float) -> dict[str, Any]:
+    calls, config, clock = runtime.models.calls, runtime.config.current, runtime.clock
     began = clock.now_ms()
     try:
         secret = await calls.keys.read(one.key, one.model, config)
@@ -125,25 +126,24 @@ async def _trial(gateway: Gateway, one: UsedKey, timeout_s: float) -> dict[str, 
     return msgspec.to_builtins(trial)
 
 
-async def used_keys(gateway: Gateway, agent_id: str) -> list[UsedKey]:
+async def used_keys(runtime: Runtime, agent_id: str) -> list[UsedKey]:
     """Every key that the Gateway has, with a model of its provider. The provider of the default model comes first."""
-    runtime = gateway.runtime
     config, catalogue = runtime.config.current, runtime.models.catalogue()
     used: list[UsedKey] = []
-    for model in _models_to_try(catalogue, gateway, agent_id):
+    for model in _models_to_try(catalogue, config, agent_id):
         try:
-            keys = await gateway.runtime.models.calls.keys.all_for(model, config, agent_id)
+            keys = await runtime.models.calls.keys.all_for(model, config, agent_id)
         except MissingKey:
             continue
         used += [UsedKey(model, key) for key in keys]
     return used
 
 
-def _models_to_try(catalogue: Catalogue, gateway: Gateway, agent_id: str) -> list[Model]:
+def _models_to_try(catalogue: Catalogue, config: Config, agent_id: str) -> list[Model]:
     """One model of each provider that can be called: the default model, else the one that its provider stands for."""
     found: dict[str, Model] = {}
     try:
-        default = catalogue.default_for(gateway.runtime.config.current, agent_id)
+        default = catalogue.default_for(config, agent_id)
         found[default.provider] = default
     except UnknownModel:
         pass

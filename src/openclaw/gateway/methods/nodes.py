@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from openclaw.gateway.auth.authorise import beyond, invoke_refusal
-from openclaw.gateway.auth.devices import TooManyNodes, summary, token_scopes
+from openclaw.gateway.auth.devices import TooManyNodes, announce_pairing, summary, token_scopes
 from openclaw.gateway.http.control_ui import TICKET_TTL_MS
 from openclaw.gateway.nodes import (
     LONGEST_NAME,
@@ -22,8 +22,8 @@ from openclaw.gateway.nodes import (
     RULES_GET,
     RULES_SET,
     NodeAnswer,
+    NodeEvents,
     answer_of,
-    take_event,
 )
 from openclaw.gateway.server.frames import NonEmpty, NoParams, NotJson, Params, decode_any
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
@@ -56,7 +56,7 @@ async def list_nodes(call: MethodCall) -> Any:
 @methods.add("node.describe", NodeRef)
 async def describe(call: MethodCall, params: NodeRef) -> Any:
     """One node and what it can do."""
-    node = await _meant(call.gateway, params.node_id)
+    node = await _choose(call, params.node_id)
     return {"ts": call.gateway.runtime.clock.now_ms(), **_row(node)}
 
 
@@ -74,7 +74,7 @@ async def rename(call: MethodCall, params: Rename) -> Any:
     if call.gateway.nodes.pairing.paired(params.node_id) is not None:
         node_id = params.node_id
     else:
-        node_id = (await _meant(call.gateway, params.node_id)).node_id
+        node_id = (await _choose(call, params.node_id)).node_id
     await call.gateway.nodes.pairing.rename(node_id, name)
     return {"nodeId": node_id, "displayName": name}
 
@@ -84,16 +84,17 @@ def _row(node: NodeFacts) -> dict[str, Any]:
     return {"caps": [], "commands": [], **told, "paired": node.paired, "connected": node.connected}
 
 
-async def _meant(gateway: Gateway, wanted: str, *, asked: bool = False) -> NodeFacts:
-    """The node that a name means. ``asked``: a command is for it, and clients know why none was carried out."""
+async def _choose(call: MethodCall, name: str, *, to_invoke: bool = False) -> NodeFacts:
+    """Return the node that a name means. With ``to_invoke`` the error has the code of a command that failed."""
+    gateway = call.gateway
     await gateway.devices.load()
     await gateway.nodes.pairing.load()
     try:
-        return gateway.nodes.choose(wanted)
+        return gateway.nodes.choose(name)
     except UnknownNode as unknown:
         # Clients know the first words.
         text, details = f"unknown nodeId: {unknown}", {"reason": str(unknown)}
-        if asked:
+        if to_invoke:
             raise MethodError(text, code="UNAVAILABLE", details={"code": "NOT_CONNECTED", **details}) from None
         raise MethodError(text, details=details) from None
 
@@ -116,10 +117,8 @@ async def invoke(call: MethodCall, params: Invoke) -> Any:
         raise MethodError(f"node.invoke does not send {command}; use exec.approvals.node.get and .set")
     if refused := invoke_refusal(command, params.params, call.client.rights):
         raise MethodError(refused)
-    node = await _meant(call.gateway, params.node_id, asked=True)
-    answer = await _ask(
-        call.gateway, node, command, params.params, timeout_ms=params.timeout_ms, key=params.idempotency_key
-    )
+    node = await _choose(call, params.node_id, to_invoke=True)
+    answer = await _invoke(call, node, command, params.params, timeout_ms=params.timeout_ms, key=params.idempotency_key)
     told = {"ok": True, "nodeId": node.node_id, "command": command}
     return {**told, "payload": answer.payload, "payloadJSON": answer.payload_json}
 
@@ -127,8 +126,8 @@ async def invoke(call: MethodCall, params: Invoke) -> Any:
 @methods.add("exec.approvals.node.get", NodeRef)
 async def get_rules(call: MethodCall, params: NodeRef) -> Any:
     """The rules for commands on a node."""
-    node = await _meant(call.gateway, params.node_id)
-    return (await _ask(call.gateway, node, RULES_GET, {}, key=str(uuid.uuid4()))).payload
+    node = await _choose(call, params.node_id)
+    return (await _invoke(call, node, RULES_GET, {}, key=str(uuid.uuid4()))).payload
 
 
 class NodeRulesSet(NodeRef):
@@ -139,14 +138,14 @@ class NodeRulesSet(NodeRef):
 @methods.add("exec.approvals.node.set", NodeRulesSet)
 async def set_rules(call: MethodCall, params: NodeRulesSet) -> Any:
     """Writes the rules for commands on a node."""
-    node = await _meant(call.gateway, params.node_id)
+    node = await _choose(call, params.node_id)
     wanted = {"file": params.file, "baseHash": params.base_hash}
-    return (await _ask(call.gateway, node, RULES_SET, wanted, key=str(uuid.uuid4()))).payload
+    return (await _invoke(call, node, RULES_SET, wanted, key=str(uuid.uuid4()))).payload
 
 
-async def _ask(gateway: Gateway, node: NodeFacts, command: str, params: Any, **how: Any) -> NodeAnswer:
+async def _invoke(call: MethodCall, node: NodeFacts, command: str, params: Any, **how: Any) -> NodeAnswer:
     try:
-        return await gateway.nodes.connected.invoke(node.node_id, command, params, **how)
+        return await call.gateway.nodes.connected.invoke(node.node_id, command, params, **how)
     except NodeFailed as failed:
         raise _as_error(failed, command) from None
 
@@ -203,7 +202,11 @@ async def node_event(call: MethodCall, params: NodeEvent) -> Any:
             raise MethodError("invalid node.event params: payloadJSON must be valid JSON") from None
     if payload is not None and not isinstance(payload, Mapping):
         raise MethodError("invalid node.event params: the payload must be an object")
-    return await take_event(call.gateway, node_id, params.event, payload)
+    return await node_events(call.gateway).receive(node_id, params.event, payload)
+
+
+def node_events(gateway: Gateway) -> NodeEvents:
+    return NodeEvents(gateway.nodes, gateway.directory, gateway.runtime.notes, gateway.pipeline, gateway.turns)
 
 
 def _own_id(call: MethodCall) -> str:
@@ -261,7 +264,7 @@ async def approve_node(call: MethodCall, params: PairDecision) -> Any:
         raise MethodError(str(many), code="UNAVAILABLE") from None
     if node is None:
         raise MethodError("unknown requestId")
-    _announce(call.gateway, request_id, node["nodeId"], "approved")
+    _announce(call, request_id, node["nodeId"], "approved")
     return {"requestId": request_id, "node": node}
 
 
@@ -271,13 +274,18 @@ async def reject_node(call: MethodCall, params: PairDecision) -> Any:
     request = await call.gateway.nodes.pairing.reject(params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
-    _announce(call.gateway, request["requestId"], request["nodeId"], "rejected")
+    _announce(call, request["requestId"], request["nodeId"], "rejected")
     return {"requestId": request["requestId"], "nodeId": request["nodeId"]}
 
 
-def _announce(gateway: Gateway, request_id: str, node_id: str, decision: str) -> None:
-    payload = {"requestId": request_id, "nodeId": node_id, "decision": decision, "ts": gateway.runtime.clock.now_ms()}
-    gateway.broadcaster.publish("node.pair.resolved", payload, drop_if_slow=True)
+def _announce(call: MethodCall, request_id: str, node_id: str, decision: str) -> None:
+    payload = {
+        "requestId": request_id,
+        "nodeId": node_id,
+        "decision": decision,
+        "ts": call.gateway.runtime.clock.now_ms(),
+    }
+    call.gateway.broadcaster.publish("node.pair.resolved", payload, drop_if_slow=True)
 
 
 class PairVerify(Params):
@@ -314,7 +322,9 @@ async def approve_device(call: MethodCall, params: PairDecision) -> Any:
     device = await call.gateway.devices.approve(request_id)
     if device is None:
         raise MethodError("unknown requestId")
-    call.gateway.announce_pairing({"requestId": request_id, "deviceId": device["deviceId"]}, "approved")
+    announce_pairing(
+        call.gateway.broadcaster, call.gateway.runtime.clock, {**device, "requestId": request_id}, "approved"
+    )
     return {"requestId": request_id, "device": summary(device)}
 
 
@@ -324,7 +334,7 @@ async def reject_device(call: MethodCall, params: PairDecision) -> Any:
     request = await call.gateway.devices.reject(params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
-    call.gateway.announce_pairing(request, "rejected")
+    announce_pairing(call.gateway.broadcaster, call.gateway.runtime.clock, request, "rejected")
     return {"requestId": request["requestId"], "deviceId": request["deviceId"]}
 
 

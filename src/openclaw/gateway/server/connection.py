@@ -22,7 +22,7 @@ from openclaw.gateway.auth.authorise import (
     may_receive,
     right_of,
 )
-from openclaw.gateway.auth.connect import ConnectGrant, ConnectParams, ConnectRefused, admit
+from openclaw.gateway.auth.connect import ClientGate, ConnectGrant, ConnectParams, ConnectRefused
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, Resumption, catch_up, resume
@@ -60,8 +60,9 @@ _PING = b"\x89\x00"
 class Connection:
     """Serves one client, from its ``connect`` until the socket is closed."""
 
-    def __init__(self, gateway: Gateway, peer: PeerAddress, handshake_timeout_s: float) -> None:
+    def __init__(self, gateway: Gateway, gate: ClientGate, peer: PeerAddress, handshake_timeout_s: float) -> None:
         self._gateway = gateway
+        self._gate = gate
         self._peer = peer
         self._handshake_timeout_s = handshake_timeout_s
         self._in_flight = 0
@@ -138,7 +139,7 @@ class Connection:
             connect = decode_params("connect", request.params, ConnectParams)
         except InvalidParams as error:
             raise ConnectRefused(str(error)) from None
-        return await admit(self._gateway, connect, self._peer, self._nonce)
+        return await self._gate.admit(connect, self._peer, self._nonce)
 
     def _welcome(self, sink: WebSocketSink, id: str, grant: ConnectGrant) -> Client:
         connect = grant.connect
@@ -157,7 +158,7 @@ class Connection:
         self._gateway.client_came(client, grant.scopes)
         broadcaster, last = self._gateway.broadcaster, connect.last_seq
         resumption = None if last is None else resume(broadcaster, last, connect.epoch)
-        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
+        client.send_frame(frames.encode_response(id, self._hello(grant, resumption)))
         broadcaster.add(client)
         self._gateway.nodes.joined(client, connect)
         if resumption is not None:
@@ -166,6 +167,48 @@ class Connection:
         self._gateway.health.refresh_soon()
         log.debug("connected %s", connect.client.id, extra={"fields": {"conn": self._id, "role": grant.role}})
         return client
+
+    def _snapshot(self, rights: Set[Right]) -> dict[str, Any]:
+        """Return the state that a new client starts with, without the parts that it has no right to read."""
+        gateway = self._gateway
+        snapshot: dict[str, Any] = {
+            "presence": gateway.presence.listing() if may_receive(rights, "presence") else [],
+            "health": (gateway.health.cached or {}) if may_receive(rights, "health") else {},
+            "stateVersion": gateway.state_version(),
+            "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
+        }
+        if right_of("status") in rights:  # Which returns the same.
+            snapshot["configPath"] = gateway.runtime.config.snapshot.path
+            snapshot["stateDir"] = str(gateway.runtime.state_dir)
+            snapshot["sessionDefaults"] = gateway.session_defaults()
+        return snapshot
+
+    def _hello(self, grant: ConnectGrant, resumption: Resumption | None) -> dict[str, Any]:
+        gateway = self._gateway
+        hello: dict[str, Any] = {
+            "type": "hello-ok",
+            "protocol": PROTOCOL_VERSION,
+            "server": {
+                "version": __version__,
+                "host": socket.gethostname(),
+                "connId": self._id,
+                # The client sees from these two whether it has missed events.
+                "epoch": gateway.broadcaster.epoch,
+                "seq": gateway.broadcaster.seq,
+            },
+            "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
+            "snapshot": self._snapshot(rights_of_client(grant.role, grant.scopes)),
+        }
+        if resumption is not None:
+            hello["server"]["replay"] = resumption.view(gateway.broadcaster)
+        if auth := grant.auth_block:
+            hello["auth"] = auth
+        hello["policy"] = {
+            "maxPayload": MAX_FRAME_BYTES,
+            "maxBufferedBytes": MAX_BUFFERED_BYTES,
+            "tickIntervalMs": TICK_INTERVAL_MS,
+        }
+        return hello
 
     async def _listen(self, ws: web.WebSocketResponse, sink: WebSocketSink, client: Client) -> None:
         while True:
@@ -380,47 +423,3 @@ class PatientSocket(web.WebSocketResponse):
                 await asyncio.sleep(LINGER_STEP_S)
                 waited += LINGER_STEP_S
         return await super().close(code=code, message=message, drain=drain)
-
-
-def _snapshot(gateway: Gateway, rights: Set[Right]) -> dict[str, Any]:
-    """The state that a new client begins with. Who may not ask for a part of it gets that part empty or not at all."""
-    snapshot: dict[str, Any] = {
-        "presence": gateway.presence.listing() if may_receive(rights, "presence") else [],
-        "health": (gateway.health.cached or {}) if may_receive(rights, "health") else {},
-        "stateVersion": gateway.state_version(),
-        "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
-    }
-    if right_of("status") in rights:  # It tells the same.
-        snapshot["configPath"] = gateway.runtime.config.snapshot.path
-        snapshot["stateDir"] = str(gateway.runtime.state_dir)
-        snapshot["sessionDefaults"] = gateway.session_defaults()
-    return snapshot
-
-
-def hello_ok(
-    gateway: Gateway, grant: ConnectGrant, conn_id: str, resumption: Resumption | None = None
-) -> dict[str, Any]:
-    hello: dict[str, Any] = {
-        "type": "hello-ok",
-        "protocol": PROTOCOL_VERSION,
-        "server": {
-            "version": __version__,
-            "host": socket.gethostname(),
-            "connId": conn_id,
-            # The client sees from these two whether it has missed events.
-            "epoch": gateway.broadcaster.epoch,
-            "seq": gateway.broadcaster.seq,
-        },
-        "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
-        "snapshot": _snapshot(gateway, rights_of_client(grant.role, grant.scopes)),
-    }
-    if resumption is not None:
-        hello["server"]["replay"] = resumption.view(gateway.broadcaster)
-    if auth := grant.auth_block:
-        hello["auth"] = auth
-    hello["policy"] = {
-        "maxPayload": MAX_FRAME_BYTES,
-        "maxBufferedBytes": MAX_BUFFERED_BYTES,
-        "tickIntervalMs": TICK_INTERVAL_MS,
-    }
-    return hello

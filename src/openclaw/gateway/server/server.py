@@ -26,6 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from openclaw.cluster.links import LINK_PATH
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.authorise import start_problem
+from openclaw.gateway.auth.connect import ClientGate
 from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.http.common import CallerCheck, HttpHandler, RoutePath, not_found
 from openclaw.gateway.http.routes import http_routes
@@ -88,6 +89,15 @@ class Server:
         self.port = 0
         self._callers = CallerCheck(
             gateway.runtime.config, gateway.auth_limiter, gateway.sockets, gateway.secret, gateway.is_owner_process
+        )
+        self._gate = ClientGate(
+            gateway.runtime.config,
+            gateway.runtime.clock,
+            gateway.auth_limiter,
+            gateway.secret,
+            gateway.devices,
+            gateway.nodes.connected,
+            gateway.broadcaster,
         )
         self._webhooks = ChannelWebhooks(
             gateway.channel_services.channels, gateway.auth_limiter, gateway.sockets.bodies
@@ -193,7 +203,7 @@ class Server:
         if self._stopping:
             text = "Service Unavailable: the Gateway is stopping"
             return web.Response(status=503, text=text, headers={"Retry-After": "1"})
-        return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
+        return await Connection(self.gateway, self._gate, peer, self._handshake_timeout_s).serve(request)
 
     async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
         """Tells every client and closes its connection, after some seconds by force."""
