@@ -68,12 +68,12 @@ async def _build_ms(gateway: Gateway, transcript: Transcript, kept: int) -> floa
     began = time.monotonic()
     prepared = await prepare(gateway.runtime, "main", KEY, SESSION_ID)
     context = transcript.context()
-    prepared.use_cache(context.branch_cache)
+    prepared.requests.use_cache(context.branch_cache)
     assert prepared.window.fits(context.messages)
     prepared.window.begin(context.messages)
     messages = list(context.messages)
-    await prepared.cleaner.prepare(prepared.window.recent(messages))
-    request = await prepared.request(messages)
+    await prepared.requests.cleaner.prepare(prepared.window.recent(messages))
+    request = await prepared.requests.build(messages)
     taken = (time.monotonic() - began) * 1000
     assert kept < len(request.messages) <= kept + 2 * RUNS + 1
     return taken

@@ -6,8 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from openclaw.config.schema.system import Retry
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolSpec
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text
+from openclaw.models.calls import NextStep, TryAgain
+from openclaw.models.errors import next_retry_ms
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 
 MODEL = Model(provider="mock", id="mock-1", api="anthropic-messages")
@@ -40,12 +43,28 @@ def call(call_id: str, name: str = "echo", **arguments: Any) -> ToolCall:
     return ToolCall(id=call_id, name=name, arguments=arguments)
 
 
+FAST = Retry(base_delay_ms=5)
+
+
 class Script:
     """Plays one step per model call: a message (streamed word by word), an error, or an async generator function."""
+
+    model = MODEL
+    thinking = ""
 
     def __init__(self, *steps: Any) -> None:
         self.steps = list(steps)
         self.seen: list[list[Message]] = []
+
+    async def request(self, messages: list[Message]) -> ModelRequest:
+        return ModelRequest(model=MODEL, system="", messages=messages)
+
+    async def after_failure(self, error: ModelError, attempt: int) -> NextStep:
+        delay = next_retry_ms(error, attempt, FAST)
+        return None if delay is None else TryAgain(delay)
+
+    def change_after_refusal(self, error: ModelError) -> bool:
+        return False
 
     async def ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         async with aclosing(self._stream(request)) as stream:

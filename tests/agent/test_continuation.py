@@ -22,7 +22,7 @@ from openclaw.agent.continuation import (
 )
 from openclaw.events import Spoken
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, user_text
-from openclaw.outbound.answer_filter import SpeechStream
+from openclaw.outbound.answer_filter import SpeechRules
 
 CODE = "Here it is:\n```python\ndef area(width, height):\n    return wid"
 DATA = '[\n  {"name": "first", "value": 1},\n  {"name": "sec'
@@ -244,7 +244,7 @@ def says(text: str, stop: str = "length", note: str | None = None) -> AssistantM
 
 
 def request_after(*parts: AssistantMessage) -> UserMessage:
-    reply = GrowingAnswer(SpeechStream, 9)
+    reply = GrowingAnswer(SpeechRules(), 9)
     for message in parts:
         part = reply.begin()
         part.feed(message.text)
@@ -283,7 +283,7 @@ def test_after_a_restart_the_parts_of_an_answer_are_found_again() -> None:
     history: list[Message] = [UserMessage(content="hi"), one, request_after(one), two]
     assert parts_at_end(history) == [one, two]
     assert replies([one, two, says("next", "stop")]) == ["one two three ", "next"]
-    resumed = GrowingAnswer.resumed(history[:3], SpeechStream, 3)
+    resumed = GrowingAnswer.resumed(history[:3], SpeechRules(), 3)
     assert (resumed.parts, resumed.speech_so_far()) == (1, Spoken("one two"))
-    assert GrowingAnswer.resumed(history[:2], SpeechStream, 3).parts == 1
-    assert GrowingAnswer.resumed(history, SpeechStream, 3).parts == 0
+    assert GrowingAnswer.resumed(history[:2], SpeechRules(), 3).parts == 1
+    assert GrowingAnswer.resumed(history, SpeechRules(), 3).parts == 0

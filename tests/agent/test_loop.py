@@ -11,7 +11,6 @@ import msgspec
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.loop import SKIPPED_FOR_USER, LoopOptions, Steered, run_loop
-from openclaw.config.schema.system import Retry
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -27,13 +26,9 @@ from openclaw.events import (
     ToolUpdated,
 )
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage
-from openclaw.models.base import ModelError, ModelRequest, Text
-from openclaw.models.calls import NextStep, TryAgain
-from openclaw.models.errors import next_retry_ms
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from tests.agent.scripted import MODEL, Echo, HeldClock, Script, call, says
-
-FAST = Retry(base_delay_ms=5)
+from openclaw.models.base import ModelError, Text
+from openclaw.tools.base import ToolContext, ToolError, text_result
+from tests.agent.scripted import Echo, HeldClock, Script, call, says
 
 
 class SteeringInbox:
@@ -53,47 +48,34 @@ class SteeringInbox:
         return [Steered(message, "after") for message in taken]
 
 
-def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
-    return ToolContext(
-        agent_id="main", session_key="agent:main:main", workspace=Path("/tmp"), call_id=call.id, update=update
-    )
+class Events:
+    """Collects the events, displayed and stored ones in one order. ``on_event`` is called with each displayed one."""
+
+    def __init__(self, on_event: Callable[[Event], None] = lambda event: None) -> None:
+        self.seen: list[Event] = []
+        self._on_event = on_event
+
+    def emit(self, event: Event) -> None:
+        self.seen.append(event)
+        self._on_event(event)
+
+    async def store(self, event: Event) -> None:
+        self.seen.append(event)
 
 
-async def retry_only(error: ModelError, attempt: int) -> NextStep:
-    delay = next_retry_ms(error, attempt, FAST)
-    return None if delay is None else TryAgain(delay)
-
-
-async def bare_request(messages: list[Message]) -> ModelRequest:
-    return ModelRequest(model=MODEL, system="", messages=messages)
-
-
-def options(script: Script, **more: Any) -> LoopOptions:
-    fields: dict[str, Any] = {
-        "model": MODEL,
-        "ask": script.ask,
-        "request": bare_request,
-        "tools": {"echo": Echo()},
-        "tool_context": tool_context,
-        "clock": HeldClock(),
-        "abort": AbortSignal(),
-        "after_failure": retry_only,
-    }
-    return LoopOptions(**(fields | more))
+CONTEXT = ToolContext(agent_id="main", session_key="agent:main:main", workspace=Path("/tmp"))
 
 
 def prompt(text: str = "hello") -> list[Message]:
     return [UserMessage(content=text)]
 
 
-async def run(script: Script, messages: list[Message] | None = None, **more: Any) -> list[Event]:
-    events: list[Event] = []
-
-    async def store(event: Event) -> None:
-        events.append(event)
-
-    ended = await run_loop(messages or prompt(), options(script, **({"show": events.append, "store": store} | more)))
-    return [*events, ended]
+async def run(script: Script, events: Events | None = None, **more: Any) -> list[Event]:
+    events = events or Events()
+    fields: dict[str, Any] = {"tools": {"echo": Echo()}, "clock": HeldClock(), "abort": AbortSignal()} | more
+    options = LoopOptions(port=script, tool_context=CONTEXT, entries=events, events=events, **fields)
+    ended = await run_loop(prompt(), options)
+    return [*events.seen, ended]
 
 
 def the_end(events: list[Event]) -> RunEnded:
@@ -163,16 +145,16 @@ async def test_a_bug_in_a_tool_does_not_end_the_run() -> None:
 
 
 async def test_progress_of_a_tool_is_shown_while_it_runs() -> None:
-    seen: list[Event] = []
+    events = Events()
 
     async def progress(context: ToolContext) -> None:
         assert context.update is not None
         context.update(text_result("half"))
-        assert [event.partial.content[0].text for event in seen if isinstance(event, ToolUpdated)] == ["half"]
+        assert [event.partial.content[0].text for event in events.seen if isinstance(event, ToolUpdated)] == ["half"]
 
     script = Script(says("", call("c1", text="x")), says("ok"))
-    await run(script, tools={"echo": Echo(progress)}, show=seen.append)
-    assert len([event for event in seen if isinstance(event, ToolUpdated)]) == 1
+    await run(script, events, tools={"echo": Echo(progress)})
+    assert len([event for event in events.seen if isinstance(event, ToolUpdated)]) == 1
 
 
 async def test_words_from_the_user_skip_the_remaining_calls() -> None:
@@ -272,7 +254,7 @@ async def test_whoever_is_shown_a_word_can_stop_the_run_right_there() -> None:
         if isinstance(event, TextDelta):
             signal.abort("enough")
 
-    end = the_end(await run(Script(says("one two three")), abort=signal, show=show))
+    end = the_end(await run(Script(says("one two three")), Events(show), abort=signal))
     assert (end.outcome, end.error) == ("aborted", "enough")
     assert [message.text for message in end.messages if isinstance(message, AssistantMessage)] == ["one"]
     await asyncio.sleep(0)  # Nothing of the abort is left to hit whatever the task does next.

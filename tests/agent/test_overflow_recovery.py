@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.abort import AbortSignal
 from openclaw.agent.compaction.summary import SYSTEM
 from openclaw.agent.loop import Steered
-from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
+from openclaw.agent.run_result import RunResult
 from openclaw.agent.window.window import Pin, add_pin, pinned_block
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import (
@@ -34,6 +33,8 @@ from openclaw.models.base import ModelError, ModelRequest, OnEvent
 from openclaw.models.calls import wire_body
 from openclaw.models.convert import NO_RESULT
 from openclaw.models.errors import classify
+from openclaw.runs.perform import perform_run
+from openclaw.runs.run import Run, RunInbox
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.message_ledger import Accept, MessageBody
 from openclaw.storage.transcripts import Transcript, TranscriptRef
@@ -170,10 +171,11 @@ class Vendor:
         )
 
 
-class Inbox:
+class Inbox(RunInbox):
     """A person says one more thing in the middle of some of the turns."""
 
     def __init__(self, vendor: Vendor) -> None:
+        super().__init__()
         self._vendor = vendor
 
     def waiting(self) -> bool:
@@ -270,10 +272,9 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
             body=body,
         )
     )
-    run = AgentRun(
-        row, runtime, session_id=session_id, abort=AbortSignal(), inbox=Inbox(vendor), emit=lambda event: None
-    )
-    return await run.execute()
+    run = Run(row)
+    run.inbox = Inbox(vendor)
+    return await perform_run(await AgentRun.open(run, runtime, session_id))
 
 
 @pytest.mark.parametrize("name", VENDORS)

@@ -11,13 +11,14 @@ from unittest.mock import patch
 import pytest
 
 from openclaw.agent.abort import AbortSignal
-from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
-from openclaw.events import Event, TextDelta
+from openclaw.agent.run_result import RunResult
+from openclaw.events import TextDelta
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import AssistantMessage, Message, Route, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
-from openclaw.runs.run import RunInbox
+from openclaw.runs.perform import perform_run
+from openclaw.runs.run import Run, RunEvent
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.message_ledger import Accept, MessageBody
 from openclaw.storage.transcripts import TranscriptRef
@@ -37,7 +38,7 @@ class Session:
         self.model = model
         self.clock = clock
         self.abort = AbortSignal()
-        self.events: list[Event] = []
+        self.events: list[RunEvent] = []
 
     async def run(self, prompt: str, *, run_id: str = "r", give_up: str | None = None, **body: Any) -> RunResult:
         message = Accept(
@@ -51,16 +52,11 @@ class Session:
             body=MessageBody(prompt=prompt, **body),
         )
         row, _ = await self.gateway.runtime.stores.ledger.accept(message)
-        runtime = self.gateway.runtime
-        run = AgentRun(
-            row,
-            runtime,
-            session_id=SESSION_ID,
-            abort=self.abort,
-            inbox=RunInbox(),
-            emit=self.events.append,
-        )
-        return await (run.execute() if give_up is None else run.give_up(give_up))
+        run = Run(row)
+        run.abort = self.abort
+        run.follow(self.events.append)
+        agent = await AgentRun.open(run, self.gateway.runtime, SESSION_ID)
+        return await (perform_run(agent) if give_up is None else agent.reject(give_up))
 
     async def messages(self) -> list[Message]:
         found = await self.gateway.runtime.stores.transcripts.open(
@@ -82,8 +78,8 @@ async def session(tmp_path: Path) -> AsyncGenerator[Session]:
 async def test_an_answer_is_in_the_transcript_and_accounted_for(session: Session) -> None:
     session.model.queue("Hello.")
     result = await session.run("hi")
-    assert (result.outcome, result.texts, result.model) == ("ok", ["Hello."], "mock-1")
-    assert result.spent is not None and result.spent.total_tokens == 110
+    assert (result.outcome, result.texts, result.account.model) == ("ok", ["Hello."], "mock-1")
+    assert result.account.spent is not None and result.account.spent.total_tokens == 110
     user, answer = await session.messages()
     assert isinstance(user, UserMessage) and user_text(user) == "hi"
     assert isinstance(answer, AssistantMessage) and answer.text == "Hello."
@@ -182,7 +178,7 @@ async def test_models_that_stay_silent_share_the_time_of_the_run(
             passed_s += allowed_s
         result = await asyncio.wait_for(running, 60)
     assert [request.model.provider for request in model.requests] == ["one", "two", "three"]
-    assert (result.outcome, result.error, result.time_limit_s) == ("aborted", "timeout", 1000)
+    assert (result.outcome, result.error, result.account.time_limit_s) == ("aborted", "timeout", 1000)
 
 
 async def nearly_full(session: Session) -> None:
@@ -229,7 +225,7 @@ async def test_a_run_that_is_stopped_during_a_compaction_ends_like_any_other(ses
     assert session.abort.time_left is not None, "the run's time goes on"
     session.abort.abort("stop")
     result = await running
-    assert (result.outcome, result.error, result.time_limit_s) == ("aborted", "stop", 1000)
+    assert (result.outcome, result.error, result.account.time_limit_s) == ("aborted", "stop", 1000)
     entry = await session.gateway.runtime.stores.sessions.get("main", KEY)
     assert entry is not None and entry.get("abortedLastRun")
 

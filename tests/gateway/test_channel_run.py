@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from openclaw.agent.recorder import RunResult
+from openclaw.agent.run_result import RunResult
 from openclaw.channels.base import Capabilities
 from openclaw.config.schema import Config
 from openclaw.config.schema.messages import Session, TypingMode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.recorder import NO_WORDS, RAN_OUT, RunResult
+from openclaw.agent.run_result import NO_WORDS, RAN_OUT, RunResult
 from openclaw.config.load import parse_config
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Route, ToolCall

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 from openclaw.events import Speech
 from openclaw.messages import FAILED_STOPS, AssistantMessage, Message, TextBlock, UserMessage
-from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechStream
+from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechRules, SpeechStream
 
 CONTINUE = "[Cut off by the output limit]"
 """Every request to go on begins with this. After a restart the parts of an answer are recognised by it."""
@@ -74,7 +74,7 @@ class AnswerPart:
 class GrowingAnswer:
     """One answer, in one part or several. ``limit``: how often the model may be asked to go on."""
 
-    def __init__(self, speech: Callable[[], SpeechStream], limit: int) -> None:
+    def __init__(self, speech: SpeechRules, limit: int) -> None:
         self._speech = speech
         self._limit = limit
         self._text = ""
@@ -82,7 +82,7 @@ class GrowingAnswer:
         """The number of finished parts that were cut."""
 
     @classmethod
-    def resumed(cls, messages: Sequence[Message], speech: Callable[[], SpeechStream], limit: int) -> GrowingAnswer:
+    def resumed(cls, messages: Sequence[Message], speech: SpeechRules, limit: int) -> GrowingAnswer:
         """The answer at the end of ``messages`` if it was cut, else a new one. A restart may have interrupted it."""
         answer = cls(speech, limit)
         if messages and (is_request(messages[-1]) or unfinished(messages, limit)):
@@ -92,7 +92,7 @@ class GrowingAnswer:
 
     def begin(self) -> AnswerPart:
         """The next part. A second call makes another attempt at the same part."""
-        return AnswerPart(self._text, self._speech())
+        return AnswerPart(self._text, self._speech.stream())
 
     def goes_on(self, message: AssistantMessage, part: AnswerPart) -> bool:
         """Whether the model should be asked for the rest. After tool calls it is asked again anyway."""

@@ -1,8 +1,8 @@
 """The agent loop: it streams an answer, runs the tool calls, takes in new messages of the user, and repeats.
 
 The loop writes to no store, speaks to no channel and knows no vendor. It reports everything that happens to its caller,
-in order. Events for ``show`` are only displayed. Events for ``store`` belong to the conversation, and the loop waits
-until they are stored.
+in order: events that are only displayed go to an ``EventSink``, those that belong to the conversation to an
+``EntryStore``, which persists them before the loop continues. A ``ModelPort`` asks the model.
 
 If the output limit cuts an answer, the loop asks for the rest and joins the parts to one text. What the rest says again
 is removed, a code fence stays open across the cut, and a tool call that was cut is asked for again. An ``AbortSignal``
@@ -12,7 +12,7 @@ stops the loop where it waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
@@ -51,7 +51,7 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
 from openclaw.models.calls import HandOver, NextStep, TryAgain
-from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechStream
+from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechRules
 from openclaw.path_opener import PathRefused
 from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, ToolResult, validate_arguments
 
@@ -101,45 +101,69 @@ class NoInbox:
         return []
 
 
-async def _give_up(error: ModelError, attempt: int) -> NextStep:
-    """The default of ``LoopOptions.after_failure``."""
-    return None
+class ModelPort(Protocol):
+    """Asks a model, and decides what follows a failed call."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def thinking(self) -> str: ...
+
+    async def request(self, messages: list[Message]) -> ModelRequest:
+        """Build the next request from all messages so far."""
+        ...
+
+    async def ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        """Call the model and return its whole answer. Stream events go to ``on_event`` as they arrive."""
+        ...
+
+    async def after_failure(self, error: ModelError, attempt: int) -> NextStep:
+        """Decide whether to retry. ``attempt`` counts the failures with one key, from 1."""
+        ...
+
+    def change_after_refusal(self, error: ModelError) -> bool:
+        """Change the next request after a provider rejected one as malformed. Return whether it is worth sending."""
+        ...
 
 
-async def _discard(event: Event) -> None:
-    """The default of ``LoopOptions.store``: nothing is stored."""
+class EntryStore(Protocol):
+    """Persists the events that belong to the conversation."""
+
+    async def store(self, event: Event) -> None:
+        """Store the event. The loop continues once this returns."""
+        ...
+
+
+class EventSink(Protocol):
+    """Gets the events that are only displayed: beginnings, deltas, a tool's progress, a coming retry."""
+
+    def emit(self, event: Event) -> None: ...
+
+
+class NoSink:
+    """Displays nothing."""
+
+    def emit(self, event: Event) -> None:
+        return
 
 
 class LoopOptions(msgspec.Struct, kw_only=True):
     """Everything the loop gets from its caller besides the messages."""
 
-    model: Model
-    thinking: str = ""
-    ask: Callable[[ModelRequest, OnEvent], Awaitable[AssistantMessage]]
-    """Calls the model and returns its whole answer. Stream events go to the callback as they arrive.
-
-    In a run this is ``AgentRun._ask_model``.
-    """
-    request: Callable[[list[Message]], Awaitable[ModelRequest]]
-    """Builds the next request from all messages so far. It cleans and prunes them."""
+    port: ModelPort
     tools: Mapping[str, Tool]
-    tool_context: Callable[[ToolCall, Callable[[ToolResult], None]], ToolContext]
-    """Makes the context of one call. The tool reports its progress through the second argument."""
+    tool_context: ToolContext
+    """The context of every tool call. The loop adds the call's id and the way to report its progress."""
     clock: Clock
     abort: AbortSignal
-    show: Callable[[Event], None] = lambda event: None
-    """Gets the events that are only displayed: beginnings, deltas, a tool's progress, a coming retry."""
-    store: Callable[[Event], Awaitable[None]] = _discard
-    """Gets the events that belong to the conversation. The loop waits until they are stored."""
+    entries: EntryStore
+    events: EventSink = NoSink()
     inbox: SteeringInbox = NoInbox()
-    after_failure: Callable[[ModelError, int], Awaitable[NextStep]] = _give_up
-    """Decides what follows a failed call. The number counts the failures with one key, from 1."""
-    on_refusal: Callable[[ModelError], bool] = lambda error: False
-    """Called when a provider refuses a request as malformed. True: the next request is different, so ask again."""
     client_tools: frozenset[str] = frozenset()
     """Tools that the caller of the Gateway runs itself. A call to one ends the run; its result comes later."""
-    speech: Callable[[], SpeechStream] = SpeechStream
-    """Makes the stream that separates the words for people from the rest of the model's output."""
+    speech: SpeechRules = SpeechRules()
+    """Separates the text for people from the rest of the model's output."""
     max_continuations: int = 0
     """How often the model is asked for the rest of one answer that the output limit cut."""
 
@@ -160,7 +184,7 @@ class _Loop:
 
     async def run(self) -> RunEnded:
         options, messages = self._options, self._messages
-        options.show(RunStarted(options.clock.now_ms(), options.model.ref, options.thinking))
+        options.events.emit(RunStarted(options.clock.now_ms(), options.port.model.ref, options.port.thinking))
         answer = GrowingAnswer.resumed(messages, options.speech, options.max_continuations)
         if answer.parts and isinstance(messages[-1], AssistantMessage):
             await self._ask_for_more(messages[-1], answer)
@@ -168,7 +192,7 @@ class _Loop:
         while True:
             for steered in pending:
                 self._add(steered.message)
-                await options.store(SteeringInjected(steered.message, steered.token))
+                await options.entries.store(SteeringInjected(steered.message, steered.token))
             pending = []
             ended = await self._next_answer(answer)
             message = ended.message
@@ -189,7 +213,7 @@ class _Loop:
                     return self._over("aborted", options.abort.reason)
                 if (notice := cut_call_notice(message, options.clock.now_ms())) is not None:
                     self._add(notice)
-                    await options.store(ContinuationAsked(notice, 1))
+                    await options.entries.store(ContinuationAsked(notice, 1))
             pending = options.inbox.steering()
             if not calls and not pending:
                 pending = options.inbox.follow_ups()
@@ -203,13 +227,13 @@ class _Loop:
         attempt = 0
         refused_before = again = False
         while True:
-            request = await options.request(self._messages)
+            request = await options.port.request(self._messages)
             streamed: list[Text | Thinking | Counted] = []
             part = answer.begin()
             # The first part begins a message for people. A later part goes on in it, and only a second attempt at that
             # part begins another one, which shows the parts before again.
             if not answer.parts or again:
-                options.show(AssistantStarted())
+                options.events.emit(AssistantStarted())
                 self._show(part.shown_before)
             try:
                 message = await self._ask(request, part, streamed)
@@ -223,18 +247,18 @@ class _Loop:
             # A model that does not exist (404) is not found with a plainer request either.
             malformed = failure.kind == "format" and failure.status != 404
             again = True
-            if malformed and options.on_refusal(failure):
+            if malformed and options.port.change_after_refusal(failure):
                 refused_before = True
                 failed = self._failed(streamed, "error", str(failure), failure.partial)
                 await self._add_answer(failed, Unsaid(), continues=True)
-                options.show(RetryScheduled(1, 0, str(failure)))
+                options.events.emit(RetryScheduled(1, 0, str(failure)))
                 continue
             attempt += 1
             in_vain = malformed and refused_before
             failed = self._failed(
                 streamed, "error", REFUSED.format(error=failure) if in_vain else str(failure), failure.partial
             )
-            match await options.after_failure(failure, attempt):
+            match await options.port.after_failure(failure, attempt):
                 case None:
                     self._failure = None if in_vain else failure
                     return await self._add_answer(failed, answer.speech_so_far())
@@ -242,7 +266,7 @@ class _Loop:
                     return await self._add_answer(failed, Unsaid(), continues=True)
                 case TryAgain(delay_ms, other_key):
                     await self._add_answer(failed, Unsaid(), continues=True)
-                    options.show(RetryScheduled(attempt, delay_ms, str(failure)))
+                    options.events.emit(RetryScheduled(attempt, delay_ms, str(failure)))
                     attempt = 0 if other_key else attempt
             if not delay_ms:
                 continue
@@ -250,7 +274,7 @@ class _Loop:
                 with options.abort.waiting():
                     await options.clock.sleep(delay_ms / 1000)
             except Aborted as stopped:
-                options.show(AssistantStarted())
+                options.events.emit(AssistantStarted())
                 return await self._add_answer(self._failed([], "aborted", str(stopped)), answer.speech_so_far())
 
     async def _ask(
@@ -266,7 +290,7 @@ class _Loop:
                 self._show(part.feed(event.delta))
             elif type(event) is Thinking:
                 streamed.append(event)
-                options.show(ThinkingDelta(event.delta))
+                options.events.emit(ThinkingDelta(event.delta))
             elif type(event) is Counted:
                 streamed.append(event)
             if abort.reason is not None:
@@ -274,7 +298,7 @@ class _Loop:
                 raise Aborted(abort.reason)
 
         with abort.waiting():
-            return await options.ask(request, on_event)
+            return await options.port.ask(request, on_event)
 
     async def _complete(self, message: AssistantMessage, part: AnswerPart, answer: GrowingAnswer) -> AssistantEnded:
         """Shows the text that was held back, and adds the finished message in the form in which it is stored."""
@@ -295,7 +319,7 @@ class _Loop:
             self._messages.append(message)
         self._added.append(message)
         ended = AssistantEnded(message, speech, continues)
-        await self._options.store(ended)
+        await self._options.entries.store(ended)
         return ended
 
     def _failed(
@@ -306,7 +330,7 @@ class _Loop:
         partial: AssistantMessage | None = None,
     ) -> AssistantMessage:
         """The message of an attempt that failed: ``partial`` if the provider gave it, else what was streamed."""
-        model = self._options.model
+        model = self._options.port.model
         content: list[AssistantBlock] = []
         if partial is not None:
             # The calls of a failed message are never run, and calls without results must not be stored.
@@ -337,21 +361,21 @@ class _Loop:
             elif interrupted:
                 ended = refused(call, SKIPPED_FOR_USER, options.clock)
             else:
-                await options.store(ToolStarted(call.id, call.name, call.arguments))
+                await options.entries.store(ToolStarted(call.id, call.name, call.arguments))
 
                 def update(result: ToolResult, call: ToolCall = call) -> None:
-                    options.show(ToolUpdated(call.id, call.name, call.arguments, result))
+                    options.events.emit(ToolUpdated(call.id, call.name, call.arguments, result))
 
-                context = options.tool_context(call, update)
+                context = msgspec.structs.replace(options.tool_context, call_id=call.id, update=update)
                 ended = await call_tool(call, options.tools, context, options.abort, options.clock)
             self._add(ended.message)
-            await options.store(ended)
+            await options.entries.store(ended)
             interrupted = interrupted or options.inbox.waiting()
 
     async def _ask_for_more(self, cut: AssistantMessage, answer: GrowingAnswer) -> None:
         request = answer.request(cut, self._options.clock.now_ms())
         self._add(request)
-        await self._options.store(ContinuationAsked(request, answer.parts))
+        await self._options.entries.store(ContinuationAsked(request, answer.parts))
 
     def _add(self, message: Message) -> None:
         self._messages.append(message)
@@ -360,9 +384,9 @@ class _Loop:
     def _show(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             if type(piece) is AnswerText:
-                self._options.show(TextDelta(piece.text, piece.reply_to, piece.media, piece.voice))
+                self._options.events.emit(TextDelta(piece.text, piece.reply_to, piece.media, piece.voice))
             else:
-                self._options.show(ThinkingDelta(piece.text))
+                self._options.events.emit(ThinkingDelta(piece.text))
 
     def _over(self, outcome: Literal["ok", "error", "aborted"], error: str | None = None) -> RunEnded:
         return RunEnded(outcome, error, self._added, self._failure)

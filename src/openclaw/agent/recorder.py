@@ -12,24 +12,23 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.continuation import is_cut, is_failed, joined, parts_at_end, replies, unfinished
-from openclaw.agent.loop import not_run
+from openclaw.agent.loop import SteeringInbox, not_run
 from openclaw.agent.prepare import Prepared
-from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
+from openclaw.agent.run_result import RunAccount, RunEnd, RunResult
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.budget import RunBill
+from openclaw.agent.spend.budget import BilledEmbeddings, PaidCalls, Payer, RunBill
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
     ContinuationAsked,
     Event,
-    Silent,
     Speech,
     Spoken,
     SteeringInjected,
@@ -51,9 +50,8 @@ from openclaw.messages import (
     UserMessage,
     user_text,
 )
-from openclaw.models.calls import ModelFailure
 from openclaw.outbound.answer_filter import speech_of
-from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here, with_footer
+from openclaw.outbound.reply import MOST_REMEMBERED, messaged_here
 from openclaw.path_opener import PathOpener
 from openclaw.pictures import with_named_pictures
 from openclaw.sessions.reset import home_of
@@ -86,50 +84,66 @@ OPERATORS = ("webchat", "agent")
 HEAD = 20_000
 TAIL = 60_000
 """How many characters of a result stay in the message if the result is longer than ``LONGEST_RESULT``."""
-NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
-RAN_OUT = (
-    "🤷 The model used up its output limit before it said anything. Ask for less at once, lower /think, or choose "
-    "another model with /model."
-)
+
+
+class ActiveRun(Protocol):
+    """What the agent needs of the run that it works for."""
+
+    @property
+    def row(self) -> LedgerRow: ...
+
+    @property
+    def abort(self) -> AbortSignal: ...
+
+    @property
+    def inbox(self) -> SteeringInbox: ...
+
+    @property
+    def disk(self) -> DiskWait: ...
+
+    def emit(self, event: Event) -> None: ...
+
+    def note_model_call(self) -> None:
+        """Called before each model call."""
 
 
 class Recorder:
-    """Stores what one run says and does, and collects its result.
+    """Stores what one run says and does, and collects what its result holds.
 
-    ``begin`` stores the user's message. ``start_loop`` begins one pass of the loop, whose events go to ``store``. In a
-    session that shows reasoning, the others go to ``show_with_reasoning``. ``settle`` waits a moment for notes that are
-    still being written.
+    ``begin`` stores the user's message. ``start_pass`` begins one pass of the loop, for which the recorder is the
+    ``EntryStore`` and the ``EventSink``.
     """
 
-    def __init__(
-        self,
-        row: LedgerRow,
-        images: Sequence[ImageBlock],
-        runtime: Runtime,
-        transcript: Transcript,
-        abort: AbortSignal,
-        disk: DiskWait | None,
-        emit: Callable[[Event], None],
-    ) -> None:
-        """``emit`` gets the events: from ``store`` once they are stored, from ``show_with_reasoning`` at once."""
-        self._row = row
+    def __init__(self, run: ActiveRun, runtime: Runtime, transcript: Transcript, images: Sequence[ImageBlock]) -> None:
+        """The run gets the events: those of ``store`` once they are stored, those of ``emit`` at once."""
+        self._run = run
+        self._row = row = run.row
         self._images = images
         self._runtime = runtime
         self.transcript = transcript
-        self._abort = abort
-        self._disk = disk
-        self._emit = emit
         self.step = 0
         """The number of the run's next message."""
         self.log = RequestLog()
         self.bill = RunBill()
-        self.result: RunResult
-        """The result of the current pass of the loop."""
-        self._prepared: Prepared
-        self._messages: list[Message]
-        """The loop's own list."""
+        payer = Payer(
+            agent_id=row.agent_id, session_key=row.session_key, transcript=Path(transcript.path), bill=self.bill
+        )
+        self.paid = PaidCalls(runtime, payer)
+        self.embeddings = BilledEmbeddings(runtime, payer, transcript.append)
+        self.final: AssistantMessage | None = None
+        """The last message of the model in this pass of the loop."""
+        self.usage: Usage | None = None
+        """What the last model call of this pass used."""
+        self._said: list[Spoken] = []
+        self._speech: Speech = Unsaid()
+        self._reply_to = ""
+        self._shown_reasoning = ""
+        self._with_reasoning = False
         self._reasoning: list[str] = []
         """The reasoning of the answer that is arriving."""
+        self._prepared: Prepared | None = None
+        self._messages: list[Message] = []
+        """The loop's own list."""
         self._messaged: list[str] = []
         """What the agent wrote to this conversation with the message tool."""
         self._disarmed: list[TextChange] = []
@@ -140,11 +154,11 @@ class Recorder:
 
     # The beginning of the run
 
-    async def begin(self, prepared: Prepared | None, continuations: int) -> RunResult | None:
-        """Appends the user's message. After a restart it finds out how far the run had come.
+    async def begin(self, prepared: Prepared | None, continuations: int) -> RunEnd | None:
+        """Append the user's message. After a restart, find out how far the run had come.
 
-        Returns the result if the answer was already stored. ``continuations``: how often the model may be asked for
-        the rest of an answer that was cut.
+        Returns the end of the run if its answer is stored already. ``continuations`` is how often the model may be
+        asked for the rest of an answer that was cut.
         """
         row, transcript = self._row, self.transcript
         entries = self._model_notes(prepared) if prepared is not None else {}
@@ -177,17 +191,17 @@ class Recorder:
         await self._note_missed_ends(context.messages)
         found = found_answer(row.run_id, self.step, context)
         if found == "other":
-            return RunResult(outcome="ok", taken_in=True)
+            return RunEnd("ok", taken_in=True)
         if found == "own":
             await self._recall()
             if unfinished(context.messages, continuations):
                 return None
             answer = context.messages[-1]
             assert isinstance(answer, AssistantMessage)
-            return result_of(answer, parts_at_end(context.messages))
+            return self._adopt_answer(answer, joined(parts_at_end(context.messages)))
         asked = await self._close_open_calls(context.messages)
         await self._recall()
-        return None if asked is None else result_of(asked)
+        return None if asked is None else self._adopt_answer(asked, asked.text)
 
     async def _recall(self) -> None:
         """Finds what the run said before a restart, by itself and with the message tool.
@@ -213,12 +227,31 @@ class Recorder:
         speeches = map(speech_of, replies(answers[: max(0, len(answers) - last)]))
         self._said_before = [speech for speech in speeches if isinstance(speech, Spoken)]
 
-    def recall_into(self, result: RunResult) -> None:
-        """Adds to the result what the run said before a restart, and what it said with the message tool."""
-        before = self._said_before
-        result.messaged, result.said = self._messaged, [*before, *result.said]
-        result.disarmed = self._disarmed
-        result.reply_to = result.reply_to or next((one.reply_to for one in reversed(before) if one.reply_to), "")
+    def _adopt_answer(self, answer: AssistantMessage, text: str) -> RunEnd:
+        """End the run with an answer that the transcript already has."""
+        self.final, self.usage = answer, answer.usage
+        self._add_speech(speech_of(text))
+        return RunEnd("ok")
+
+    def result(self, end: RunEnd, account: RunAccount, duration_ms: int) -> RunResult:
+        """Make the result of the run, with what it said before a restart and with the message tool."""
+        said = [*self._said_before, *self._said]
+        quoted = next((speech.reply_to for speech in reversed(self._said_before) if speech.reply_to), "")
+        return RunResult(
+            outcome=end.outcome,
+            error=end.error,
+            said=said,
+            speech=self._speech,
+            messaged=self._messaged,
+            disarmed=self._disarmed,
+            reply_to=self._reply_to or quoted,
+            reasoning=self._shown_reasoning,
+            final=self.final,
+            session_id=self.transcript.session_id,
+            duration_ms=duration_ms,
+            taken_in=end.taken_in,
+            account=account,
+        )
 
     async def note_model(self, prepared: Prepared) -> None:
         """Stores that another model goes on in the middle of the run."""
@@ -318,28 +351,46 @@ class Recorder:
             await self.append(not_run(call, why, self._runtime.clock.now_ms()))
         return asked if any(call.name in client_tools for call in open_calls) else None
 
-    async def refuse(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunResult:
-        """Appends a message that says why there is no answer, and returns the result of the run."""
+    async def reject(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunEnd:
+        """Append a message that says why there is no answer, and return the end of the run."""
         now = self._runtime.clock.now_ms()
         notice = AssistantMessage(content=[], stop_reason=outcome, error_message=problem, timestamp=now)
         await self.append(notice)
-        return RunResult(outcome=outcome, error=problem, final=notice)
+        self._reset()
+        self.final = notice
+        return RunEnd(outcome, problem)
 
     # The events of the loop
 
-    def start_loop(self, prepared: Prepared, messages: list[Message]) -> None:
-        """Begins one pass of the loop with a fresh result. ``messages`` is the loop's own list."""
-        self.result = RunResult(outcome="ok")
+    def start_pass(self, prepared: Prepared, messages: list[Message]) -> None:
+        """Begin one pass of the loop. ``messages`` is the loop's own list."""
+        self._reset()
         self._prepared, self._messages = prepared, messages
+        self._with_reasoning = prepared.turn.with_reasoning
+
+    def _reset(self) -> None:
+        self.final = self.usage = None
+        self._speech, self._reply_to, self._shown_reasoning = Unsaid(), "", ""
         self._reasoning.clear()
 
-    def show_with_reasoning(self, event: Event) -> None:
-        """Collects the model's reasoning and passes the event on."""
-        if isinstance(event, ThinkingDelta):
-            self._reasoning.append(event.delta)
-        elif isinstance(event, AssistantStarted):
-            self._reasoning.clear()
-        self._emit(event)
+    def retract_answer(self) -> None:
+        """Drop the last answer, which is worthless because the provider had cut its prompt."""
+        if isinstance(self._speech, Spoken):
+            self._said.pop()
+
+    def discard_answers(self) -> None:
+        """Drop every answer of this process, because the run was stopped before it could store its end."""
+        self._said.clear()
+        self._reset()
+
+    def emit(self, event: Event) -> None:
+        """Forward an event that is only displayed, and collect the reasoning if the session shows it."""
+        if self._with_reasoning:
+            if isinstance(event, ThinkingDelta):
+                self._reasoning.append(event.delta)
+            elif isinstance(event, AssistantStarted):
+                self._reasoning.clear()
+        self._run.emit(event)
 
     async def store(self, event: Event) -> None:
         """Stores the event and then passes it on.
@@ -347,7 +398,8 @@ class Recorder:
         Two kinds are also synced before: ``ToolStarted``, with everything that was said until then, because after a
         crash a call that may have begun is not made again; and ``SteeringInjected``, because its message ends here.
         """
-        cleaner = self._prepared.cleaner
+        assert self._prepared is not None
+        cleaner = self._prepared.requests.cleaner
         match event:
             case AssistantEnded():
                 await self._store_answer(event)
@@ -373,7 +425,7 @@ class Recorder:
                 await cleaner.prepare([message])
             case _:
                 pass
-        self._emit(event)
+        self._run.emit(event)
 
     def _note_result(self, event: ToolEnded) -> None:
         """Remember what the result of a tool says about the run: a message to its chat, and marks that it forged."""
@@ -384,7 +436,9 @@ class Recorder:
             self._disarmed = [*self._disarmed, *text_changes(texts, disarmed)][:MOST_CHANGES]
 
     async def _store_answer(self, event: AssistantEnded) -> None:
-        message = self.result.final = event.message
+        assert self._prepared is not None
+        message = self.final = event.message
+        self.usage = message.usage
         self.bill.add(message.usage)
         self._prepared.window.learn(message)
         faults.point("answer.before")
@@ -395,7 +449,16 @@ class Recorder:
         if self.log.is_full:
             await self.log.pack(self._runtime.prompting.reports)
         if not event.continues:
-            note_speech(self.result, event.speech, "".join(self._reasoning))
+            self._add_speech(event.speech, "".join(self._reasoning))
+        self.paid.written()
+
+    def _add_speech(self, speech: Speech, reasoning: str = "") -> None:
+        """Add a finished answer to the result."""
+        self._speech = speech
+        if isinstance(speech, Spoken):
+            self._said.append(speech)
+            self._reply_to = speech.reply_to or self._reply_to
+            self._shown_reasoning = reasoning
 
     async def _store_continuation(self, message: UserMessage) -> None:
         """Stores a request to go on. The model reads it in later turns too; nobody else sees it."""
@@ -428,6 +491,12 @@ class Recorder:
         """How often the run asked its model to go on, also before a restart."""
         run_id, transcript = self._row.run_id, self.transcript
         return sum(entry_id(run_id, f"continue {step}") in transcript for step in range(self.step + 1))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the output limit cut the last answer for good."""
+        texts = any(speech.text for speech in (*self._said_before, *self._said))
+        return texts and self.final is not None and is_cut(self.final) and not self.final.tool_calls
 
     async def settle(self) -> None:
         """Waits a short time for the notes that are still being written."""
@@ -468,126 +537,16 @@ class Recorder:
 
         After an unknown error it is tried again a few times.
         """
-        return await until_written(write, self._pause, self._disk, unknown_tries=UNKNOWN_TRIES)
+        return await until_written(write, self._pause, self._run.disk, unknown_tries=UNKNOWN_TRIES)
 
     async def _pause(self, seconds: float) -> None:
-        with self._abort.waiting():
+        with self._run.abort.waiting():
             await self._runtime.clock.sleep(seconds)
 
 
 def _hidden(kind: str, message: UserMessage) -> dict[str, Any]:
     """The entry of a text that the model reads and no client shows."""
     return {"type": "custom_message", "customType": kind, "content": user_text(message), "display": False}
-
-
-class RunResult(msgspec.Struct, kw_only=True):
-    """How a run ended, what it said and what it used."""
-
-    outcome: Literal["ok", "error", "aborted"]
-    error: str | None = None
-    said: list[Spoken] = []
-    """What people get of each answer of the run, in order. Answers that say nothing are left out."""
-    speech: Speech = Unsaid()
-    """What people see of the last answer."""
-    messaged: list[str] = []
-    """What the agent wrote to this conversation with the message tool, in place of an answer or before it."""
-    disarmed: list[TextChange] = []
-    """The changes made to the results of the run's tools before the model read them."""
-    reply_to: str = ""
-    """The message that the answer quotes, if the model named one: ``current`` or an id."""
-    reasoning: str = ""
-    """The model's reasoning about the last answer. It is empty unless the session shows reasoning."""
-    final: AssistantMessage | None = None
-    session_id: str = ""
-    provider: str = ""
-    model: str = ""
-    usage: Usage | None = None
-    """What the last model call used."""
-    spent: Usage | None = None
-    """What all model calls of the run used together."""
-    footer: str = ""
-    """The line about usage under the last answer. It is empty unless the session shows usage."""
-    report: PromptReport | None = None
-    request: Any = None
-    """The record of what the model was sent, as ``request_log`` makes it."""
-    duration_ms: int = 0
-    failure: Any = None
-    """The ``ModelError`` that ended the run. None: it ended otherwise, or ``error`` has its own words."""
-    failures: list[ModelFailure] = []
-    """The failures of models and keys after which the run went on, oldest first."""
-    time_limit_s: int = 0
-    """The run's time limit. 0: it has none."""
-    continuations: int = 0
-    """How often the model was asked for the rest of an answer that the output limit cut."""
-    most_continuations: int = 0
-    taken_in: bool = False
-    """Another run had taken the message in before a restart, and answered it."""
-
-    def summary(self) -> dict[str, Any]:
-        """The part of the result that the ledger stores."""
-        kept: dict[str, Any] = {"outcome": self.outcome, "sessionId": self.session_id}
-        if texts := self.texts:
-            kept["text"] = texts[-1]
-        if self.said and self.said[-1].media:
-            kept["media"] = list(self.said[-1].media)
-        if self.messaged:
-            kept["messaged"] = len(self.messaged)
-        if self.disarmed:
-            kept["disarmed"] = [(change.before, change.after) for change in self.disarmed]
-        if self.model:
-            kept["model"] = f"{self.provider}/{self.model}"
-        if self.failures:
-            kept["failures"] = self.failures
-        if self.request:
-            kept["request"] = self.request
-        cut = self.final is not None and is_cut(self.final) and not self.final.tool_calls and bool(self.texts)
-        if self.continuations or cut:
-            kept["lengthCut"] = {"asked": self.continuations, "most": self.most_continuations, "cut": cut}
-        return kept
-
-    @property
-    def texts(self) -> list[str]:
-        """The words of the answers. An answer may consist of files alone."""
-        return [one.text for one in self.said if one.text]
-
-    @property
-    def shown(self) -> list[Spoken]:
-        """``said`` with the footer under the last one."""
-        if not self.said or not self.footer:
-            return self.said
-        last = self.said[-1]
-        text = with_footer(last.text, self.footer) if last.text else self.footer
-        return [*self.said[:-1], msgspec.structs.replace(last, text=text)]
-
-    @property
-    def silent(self) -> bool:
-        """Whether the model decided to say nothing, and had said nothing before."""
-        return self.outcome == "ok" and not self.said and isinstance(self.speech, Silent)
-
-    @property
-    def notice(self) -> str:
-        """The text in place of an answer, if the model gave none and did not decide to be silent."""
-        if self.outcome != "ok" or self.said or self.messaged or self.taken_in or isinstance(self.speech, Silent):
-            return ""
-        if self.final is None or self.final.tool_calls:
-            return ""
-        return RAN_OUT if self.final.stop_reason == "length" else NO_WORDS
-
-
-def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
-    """Adds a finished answer to the result."""
-    result.speech = speech
-    if isinstance(speech, Spoken):
-        result.said.append(speech)
-        result.reply_to = speech.reply_to or result.reply_to
-        result.reasoning = reasoning
-
-
-def result_of(final: AssistantMessage, parts: Sequence[AssistantMessage] = ()) -> RunResult:
-    """The result of a run whose answer was already in the transcript, in one part or several."""
-    result = RunResult(outcome="ok", final=final, usage=final.usage)
-    note_speech(result, speech_of(joined(parts) if parts else final.text), "")
-    return result
 
 
 # Entries and their ids
@@ -637,11 +596,10 @@ async def _with_pictures(message: UserMessage, prepared: Prepared | None, source
     read = prepared.prompt.tools.get("read")
     if not isinstance(read, ReadTool):
         return message
-    own = source in OPERATORS and prepared.sandbox is None
-    opener = PathOpener(prepared.workspace, confine=False) if own else read.opener
-    return await with_named_pictures(
-        message, opener if prepared.owner_files is None else opener.guarded(prepared.owner_files)
-    )
+    workplace = prepared.workplace
+    own = source in OPERATORS and workplace.sandbox is None
+    opener = PathOpener(workplace.folder, confine=False) if own else read.opener
+    return await with_named_pictures(message, workplace.guarded(opener))
 
 
 async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:

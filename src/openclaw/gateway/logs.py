@@ -361,7 +361,7 @@ class RunLog:
         if state in ("failed", "expired"):
             self._say(logging.ERROR, " %s after %s: %s", _WORDS[state], duration(took), _short(run.error or ""))
         elif state in _WORDS:
-            used = result.spent or result.usage
+            used = result.account.spent or result.account.usage
             tokens = f", {used.input + used.cache_read + used.cache_write} tokens in, {used.output} out" if used else ""
             tools = f", {counted(self._tools, 'tool call', 'tool calls')}" if self._tools else ""
             model = f" by {run.model}" if run.model else ""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from openclaw.agent.run import entry_id
+from openclaw.agent.recorder import entry_id
 from openclaw.channels.base import Capabilities
 from openclaw.channels.manager import RunningAccount
 from openclaw.events import Spoken

@@ -52,6 +52,16 @@ Framing: TypeAlias = bool | Literal["if_begun"]
 """Whether only text in ``<final>`` is the answer. ``if_begun`` means only if the model begins its answer with a tag."""
 
 
+class SpeechRules(msgspec.Struct, frozen=True):
+    """What people see of a model's text."""
+
+    only_final: Framing = False
+    ack_max_chars: int | None = None
+
+    def stream(self) -> SpeechStream:
+        return SpeechStream(only_final=self.only_final, ack_max_chars=self.ack_max_chars)
+
+
 class SpeechStream:
     """Takes the model's text as it arrives and returns what can be shown so far, separated from reasoning."""
 

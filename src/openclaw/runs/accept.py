@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from openclaw.agent.prepare import load_images
-from openclaw.agent.recorder import RunResult
+from openclaw.agent.run_result import without_answer
 from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
 from openclaw.events import MessageWaits
@@ -173,7 +173,7 @@ class Acceptance:
             decision = decide(settings, busy=lane.busy, steerable=False, waiting=lane.depth)
         if decision == "refuse":
             ending = Ending("failed", Reason(ReasonCode.QUEUE_FULL, str(lane.depth)))
-            await self._endings.end(run, RunResult(outcome="error"), ending=ending)
+            await self._endings.end(run, without_answer("error"), ending=ending)
             return True
         if decision == "interrupt":
             try:
@@ -243,7 +243,7 @@ class Acceptance:
                 self._books.in_background(self._absorb_into_next(oldest, waiting[0], body, str(settings.cap)))
             else:
                 ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, str(settings.cap)))
-                self._books.in_background(self._endings.end(oldest, RunResult(outcome="aborted"), ending=ending))
+                self._books.in_background(self._endings.end(oldest, without_answer("aborted"), ending=ending))
 
     async def _absorb_into_next(self, dropped: Run, heir: Run, body: MessageBody, cap: str) -> None:
         """End a dropped message. In the same write, the next message gets its beginning, in ``body``."""
@@ -256,6 +256,6 @@ class Acceptance:
             if not isinstance(error, MessageEnded):  # The next message has ended meanwhile.
                 log.exception("the beginning of %s could not be put before the next message", dropped.run_id)
             ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, cap))
-            await self._endings.end(dropped, RunResult(outcome="aborted"), ending=ending)
+            await self._endings.end(dropped, without_answer("aborted"), ending=ending)
         else:
-            self._endings.report(dropped, RunResult(outcome="aborted"), reason)
+            self._endings.report(dropped, without_answer("aborted"), reason)

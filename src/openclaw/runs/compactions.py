@@ -77,7 +77,7 @@ class Compactions:
         """Starts a compaction if the context window is full, and returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
         limit = compaction_threshold(self._runtime.config.current, prepared.window.budget.window)
-        key, settings = prepared.session_key, settings_for(prepared, self._runtime)
+        key, settings = prepared.turn.session_key, settings_for(prepared, self._runtime)
         if 0 < used <= limit and not prepared.window.shortened:
             self._pause.has_room(key)
             return
@@ -88,8 +88,8 @@ class Compactions:
             self._start(key, self._if_due(prepared, emit))
 
     async def _if_due(self, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
-        transcript = await self._open(prepared.agent_id, prepared.session_key)
-        if transcript is None or transcript.session_id != prepared.session_id:
+        transcript = await self._open(prepared.turn.agent_id, prepared.turn.session_key)
+        if transcript is None or transcript.session_id != prepared.turn.session_id:
             return CompactionOutcome(status="skipped", reason="the session is gone")
         job = self._job(prepared, transcript, "threshold")
         job.emit = emit
@@ -97,7 +97,7 @@ class Compactions:
         last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
         if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
             return CompactionOutcome(status="skipped")
-        tokens, key, clock = tokens_now(context), prepared.session_key, self._runtime.clock
+        tokens, key, clock = tokens_now(context), prepared.turn.session_key, self._runtime.clock
         if tokens <= job.settings.limit and not prepared.window.shortened:
             self._pause.has_room(key)
             return CompactionOutcome(status="skipped")
@@ -222,7 +222,7 @@ class Compactions:
 
     def _job(self, prepared: Prepared, transcript: Transcript, reason: CompactionReason) -> CompactionJob:
         job = job_for(self._runtime, prepared, transcript, reason)
-        job.exclusively = BorrowedLock(partial(self._exclusively, prepared.session_key))
+        job.exclusively = BorrowedLock(partial(self._exclusively, prepared.turn.session_key))
         return job
 
     async def _job_for(self, agent_id: str, key: str) -> CompactionJob | None:

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from openclaw.agent.recorder import RunResult
+from openclaw.agent.run_result import RunResult, without_answer
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Chance
 from openclaw.messages import Route
@@ -79,7 +79,7 @@ def ending_of(result: RunResult) -> Ending:
         case "error":
             return Ending("failed", Reason(ReasonCode.OTHER, result.error or "unknown error"))
         case "aborted" if result.error == AbortReason.TIMEOUT:
-            return Ending("failed", Reason(ReasonCode.TIME_LIMIT, str(result.time_limit_s or "")))
+            return Ending("failed", Reason(ReasonCode.TIME_LIMIT, str(result.account.time_limit_s or "")))
         case "aborted":
             return Ending("superseded", abort_reason(result.error or ""))
 
@@ -134,8 +134,8 @@ def reply_parts(
         own = files[place] if place < len(files) else Files()
         text = closed_up(text) if answer.media else text
         text = own.under(text)
-        if place == len(result.said) - 1 and result.footer:
-            text = with_footer(text, result.footer) if text.strip() else result.footer
+        if place == len(result.said) - 1 and result.account.footer:
+            text = with_footer(text, result.account.footer) if text.strip() else result.account.footer
         said.append((text, own.media))
     first = max((row.part for row in stored), default=-1) + 1
     in_blocks = bool(stored_refs(stored))
@@ -205,7 +205,7 @@ class Endings:
         noted = self._books.note_stopped(stopped, abort_reason(reason))
         for run in stopped:
             if lane.withdraw(run):
-                self._books.in_background(self.end(run, RunResult(outcome="aborted", error=reason)))
+                self._books.in_background(self.end(run, without_answer("aborted", reason)))
         await noted
         return [run.run_id for run in stopped]
 
@@ -283,9 +283,11 @@ class Endings:
         self, run: Run, ending: Ending, result: RunResult, error: Exception
     ) -> tuple[RunResult, Ending]:
         """End a message whose end could not be written as it should be. Returns how it has ended."""
-        result = RunResult(outcome=result.outcome, error=result.error, speech=result.speech, taken_in=result.taken_in)
+        result = msgspec.structs.replace(
+            without_answer(result.outcome, result.error), speech=result.speech, taken_in=result.taken_in
+        )
         if ending.state == "answered":
-            result = RunResult(outcome="error", error=failure_text(error))
+            result = without_answer("error", failure_text(error))
             ending = ending_of(result)
 
         async def end() -> None:

@@ -9,12 +9,14 @@ import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
+from openclaw.agent.abort import Aborted
 from openclaw.agent.prepare import load_images
-from openclaw.agent.recorder import RunResult
-from openclaw.agent.run import AgentRun
+from openclaw.agent.run import AgentRun, Rejected
+from openclaw.agent.run_result import RunResult, without_answer
 from openclaw.agent.runtime import Runtime
 from openclaw.events import SteeringInjected
 from openclaw.messages import ImageBlock
@@ -94,7 +96,7 @@ class Performer:
                 if other.absorbed_by is None:
                     lane.add(other, QueueSettings(mode="followup"), first=True)
             with contextlib.suppress(Fenced):
-                await self._endings.end(run, RunResult(outcome="error", error=failure_text(error)))
+                await self._endings.end(run, without_answer("error", failure_text(error)))
 
     async def _announce_dropped(self, lane: Lane, run: Run) -> bool:
         """If messages were dropped, put a turn before this message in which the agent reads which ones.
@@ -152,13 +154,31 @@ class Performer:
         refused = Ending("superseded" if stopped else "expired" if run.expired else "failed", refusal)
         outcome = "aborted" if stopped else "error"
         if choice == "close" or (choice == "stop" and not run.row.attempts):
-            await self._endings.end(run, RunResult(outcome=outcome), ending=refused)
+            await self._endings.end(run, without_answer(outcome), ending=refused)
             return
         if choice == "run" and not run.row.attempts and await self._endings.may_not_send(run):
-            await self._endings.end(run, RunResult(outcome="ok"), ending=WITHHELD)
+            await self._endings.end(run, without_answer("ok"), ending=WITHHELD)
             return
         session_id = await self._session_of(run)
         images = await self._images_of(run)
+        await self._begin(run, session_id, refusal if choice == "stop" else NO_REASON)
+        unfollow = run.follow(partial(self._end_steered, run))
+        try:
+            agent = await AgentRun.open(run, self._runtime, session_id, images)
+            run.emit(RunFilesReady(agent.store_files))
+            result = await (perform_run(agent) if choice == "run" else agent.reject(reason_text(refusal), outcome))
+        finally:
+            unfollow()
+            self._return_unread(lane, run)
+        gave_up = choice != "run" and result.outcome != "ok"
+        files = await self._endings.files(run, agent.store_files, result)
+        emit = run.late_emitter()
+        await self._endings.end(run, result, agent.transcript, refused if gave_up else None, files)
+        if agent.prepared is not None and result.outcome == "ok":
+            self._compactions.after_run(agent.prepared, result.final, emit)
+
+    async def _begin(self, run: Run, session_id: str, note: Reason) -> None:
+        """Note in the ledger that the run begins, then report it."""
         again = run.started_at is not None
         run.begin(self._runtime.clock.now_ms())
         if again:
@@ -166,7 +186,6 @@ class Performer:
         elif run.recovered:
             # The attempt is counted before anything else happens, so that a message that crashes the Gateway is given
             # up in the end.
-            note = refusal if choice == "stop" else NO_REASON
             await self._books.until_written(lambda: self._books.note_running(run, session_id, note), run.disk)
         elif not run.noted_running or session_id != run.row.session_id:
             self._books.in_background(self._books.until_written(lambda: self._books.note_running(run, session_id)))
@@ -175,42 +194,18 @@ class Performer:
         if not again:
             run.emit(RunBegan())
 
-        def end_steered(event: RunEvent) -> None:
-            if type(event) is SteeringInjected:
-                self._endings.end_steered(run, event.token)
+    def _end_steered(self, run: Run, event: RunEvent) -> None:
+        if type(event) is SteeringInjected:
+            self._endings.end_steered(run, event.token)
 
-        unfollow = run.follow(end_steered)
-        try:
-            agent_run = AgentRun(
-                run.row,
-                self._runtime,
-                session_id=session_id,
-                images=images,
-                abort=run.abort,
-                inbox=run.inbox,
-                emit=run.emit,
-                disk=run.disk,
-                on_model_call=run.note_model_call,
-            )
-            run.emit(RunFilesReady(agent_run.files_of))
-            result = await (
-                agent_run.execute() if choice == "run" else agent_run.give_up(reason_text(refusal), outcome)
-            )
-        finally:
-            unfollow()
-            for left in reversed(run.inbox.close()):
-                # This run did not accept the message, so it is the next to run, before messages that came later. A
-                # second turn, which ``steer-backlog`` queued for the same text, is then not needed.
-                later = self._index.get(left.run_id + BACKLOG)
-                if later is not None and lane.withdraw(later):
-                    self._endings.end_steered(left, later.run_id)
-                lane.add(left, left.queue, first=True)
-        gave_up = choice != "run" and result.outcome != "ok"
-        files = await self._endings.files(run, agent_run.files_of, result)
-        emit = run.late_emitter()
-        await self._endings.end(run, result, agent_run.transcript, refused if gave_up else None, files)
-        if agent_run.prepared is not None and result.outcome == "ok":
-            self._compactions.after_run(agent_run.prepared, result.final, emit)
+    def _return_unread(self, lane: Lane, run: Run) -> None:
+        """Return the steered messages that the run did not accept to the lane, before messages that came later."""
+        for unread in reversed(run.inbox.close()):
+            # A second turn, which ``steer-backlog`` queued for the same text, is then not needed.
+            later = self._index.get(unread.run_id + BACKLOG)
+            if later is not None and lane.withdraw(later):
+                self._endings.end_steered(unread, later.run_id)
+            lane.add(unread, unread.queue, first=True)
 
     async def _session_of(self, run: Run) -> str:
         """Return the id of the session that the message runs in, and adopt how the session shows its runs.
@@ -233,3 +228,19 @@ class Performer:
             if is_storage_failure(error):
                 raise
             raise Unanswerable(str(error)) from error
+
+
+async def perform_run(agent: AgentRun) -> RunResult:
+    """Prepare, begin, loop and account. A failure is part of the result, and the message is stored in any case."""
+    try:
+        try:
+            passes = await agent.prepare()
+        except Rejected as problem:
+            return await agent.reject(str(problem))
+        end = await agent.begin(passes) or await passes.run()
+        return await agent.account(end, passes)
+    except Aborted as stopped:
+        # The run was stopped while it waited for a full disk. The loop handles every other abort itself.
+        return agent.stopped(str(stopped))
+    finally:
+        agent.close()

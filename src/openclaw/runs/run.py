@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.loop import Steered
-from openclaw.agent.recorder import RunResult
+from openclaw.agent.run_result import RunResult
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import Files

@@ -25,7 +25,7 @@ from openclaw.agent.window.history_cleaner import (
 )
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmHistory, SignalAccount, SignalConfig
-from openclaw.events import RunEnded
+from openclaw.events import Event, RunEnded
 from openclaw.messages import (
     AssistantMessage,
     Message,
@@ -38,6 +38,7 @@ from openclaw.messages import (
 )
 from openclaw.models.anthropic import build_body
 from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, Text
+from openclaw.models.calls import NextStep
 from openclaw.tools.base import ToolContext
 from tests.agent.scripted import HeldClock, Script, says
 
@@ -223,49 +224,55 @@ def test_a_plain_request_that_is_refused_too_is_not_made_plainer() -> None:
 REFUSAL = ModelError("400 malformed", kind="format", status=400)
 
 
-class Simplifier:
+class Simplifier(Script):
     """Plain after the first refusal, and no plainer after that."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, *steps: Any) -> None:
+        super().__init__(*steps)
+        self.refusals = 0
+        self.systems: list[str] = []
 
-    def __call__(self, error: ModelError) -> bool:
-        self.asked += 1
-        return self.asked == 1
+    def change_after_refusal(self, error: ModelError) -> bool:
+        self.refusals += 1
+        return self.refusals == 1
+
+    async def after_failure(self, error: ModelError, attempt: int) -> NextStep:
+        return None
 
     async def request(self, messages: list[Message]) -> ModelRequest:
-        return ModelRequest(model=MODEL, system="plain" if self.asked else "usual", messages=messages)
+        return ModelRequest(model=MODEL, system="plain" if self.refusals else "usual", messages=messages)
+
+    async def ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        self.systems.append(request.system)
+        return await super().ask(request, on_event)
 
 
-async def run(script: Script, simplify: Simplifier, workspace: Any) -> tuple[list[str], RunEnded, list[str]]:
-    systems: list[str] = []
+class Unstored:
+    async def store(self, event: Event) -> None:
+        return
 
-    async def ask(request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        systems.append(request.system)
-        return await script.ask(request, on_event)
 
+async def run(script: Simplifier, workspace: Any) -> tuple[list[str], RunEnded, list[str]]:
     options = LoopOptions(
-        model=MODEL,
-        ask=ask,
-        request=simplify.request,
+        port=script,
         tools={},
-        tool_context=lambda call, update: ToolContext(agent_id="main", session_key="k", workspace=workspace),
+        tool_context=ToolContext(agent_id="main", session_key="k", workspace=workspace),
         clock=HeldClock(),
         abort=AbortSignal(),
-        on_refusal=simplify,
+        entries=Unstored(),
     )
     ended = await run_loop([UserMessage(content="hello")], options)
     reasons = [message.stop_reason for message in ended.messages if isinstance(message, AssistantMessage)]
-    return systems, ended, [str(reason) for reason in reasons]
+    return script.systems, ended, [str(reason) for reason in reasons]
 
 
 async def test_a_refused_request_is_built_more_plainly_once(tmp_path: Any) -> None:
-    systems, end, reasons = await run(Script(REFUSAL, says("fine")), Simplifier(), tmp_path)
+    systems, end, reasons = await run(Simplifier(REFUSAL, says("fine")), tmp_path)
     assert (systems, end.outcome, reasons) == (["usual", "plain"], "ok", ["error", "stop"])
 
 
 async def test_refused_again_the_run_ends_with_the_providers_words(tmp_path: Any) -> None:
-    systems, end, reasons = await run(Script(REFUSAL, REFUSAL), Simplifier(), tmp_path)
+    systems, end, reasons = await run(Simplifier(REFUSAL, REFUSAL), tmp_path)
     assert (systems, end.outcome, reasons) == (["usual", "plain"], "error", ["error", "error"])
     assert "400 malformed" in str(end.error)
     assert "simplest form" in str(end.error)
@@ -276,7 +283,7 @@ async def test_a_refusal_after_some_words_were_streamed_starts_the_answer_over(t
         yield Text("half")
         raise REFUSAL
 
-    _, end, _ = await run(Script(breaks, says("whole")), Simplifier(), tmp_path)
+    _, end, _ = await run(Simplifier(breaks, says("whole")), tmp_path)
     assert [message.text for message in end.messages if not isinstance(message, UserMessage)] == ["half", "whole"]
 
 
@@ -289,6 +296,6 @@ async def test_a_refusal_after_some_words_were_streamed_starts_the_answer_over(t
     ],
 )
 async def test_other_failures_do_not_make_a_request_plainer(failure: ModelError, tmp_path: Any) -> None:
-    simplify = Simplifier()
-    systems, end, _ = await run(Script(failure), simplify, tmp_path)
-    assert (systems, simplify.asked, end.error) == (["usual"], 0, str(failure))
+    script = Simplifier(failure)
+    systems, end, _ = await run(script, tmp_path)
+    assert (systems, script.refusals, end.error) == (["usual"], 0, str(failure))

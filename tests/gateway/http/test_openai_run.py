@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.run import RunResult
+from openclaw.agent.run_result import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta
 from openclaw.gateway.http.openai_request import (
     InputMessage,

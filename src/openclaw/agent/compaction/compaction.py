@@ -748,8 +748,8 @@ def job_for(runtime: Runtime, prepared: Prepared, transcript: Transcript, reason
     """The compaction of a prepared session. The caller sets what is not as usual."""
     return CompactionJob(
         runtime=runtime,
-        agent_id=prepared.agent_id,
-        session_key=prepared.session_key,
+        agent_id=prepared.turn.agent_id,
+        session_key=prepared.turn.session_key,
         transcript=transcript,
         model=_summary_model(runtime, prepared.model),
         budget=prepared.window.budget,

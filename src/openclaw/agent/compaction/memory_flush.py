@@ -10,12 +10,9 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import LONGEST_FLUSH_S, Leaving
@@ -27,8 +24,8 @@ from openclaw.agent.spend.budget import BilledCalls, RunBill
 from openclaw.clock import named_zone
 from openclaw.config.schema.agents import MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
-from openclaw.models.base import ModelError
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage
+from openclaw.models.base import ModelError, ModelRequest, OnEvent
 from openclaw.models.calls import NextStep, TryAgain
 from openclaw.models.errors import next_retry_ms
 from openclaw.outbound.silence import NO_REPLY
@@ -106,11 +103,12 @@ def texts(settings: MemoryFlush, now_ms: int, zone_name: str | None) -> tuple[st
 def is_due(runtime: Runtime, prepared: Prepared) -> bool:
     """Whether a run must flush before it answers a new message. True once per compaction cycle."""
     config = runtime.config.current
-    if prepared.source == "heartbeat" or not config.compaction.enabled or not prepared.caller.may("owner files"):
+    turn = prepared.turn
+    if turn.source == "heartbeat" or not config.compaction.enabled or not turn.caller.may("owner files"):
         return False
     compaction = config.agents.defaults.compaction
     soft = compaction.memory_flush.soft_threshold_tokens
-    return due(prepared.entry, prepared.model.context_window, compaction.reserve_tokens_floor, soft)
+    return due(prepared.turn.entry, prepared.model.context_window, compaction.reserve_tokens_floor, soft)
 
 
 async def flush(
@@ -131,7 +129,7 @@ async def flush(
     except Aborted:
         return False
     except OSError as error:
-        log.warning("memory flush of %s could not be kept: %s", prepared.session_key, error)
+        log.warning("memory flush of %s could not be kept: %s", prepared.turn.session_key, error)
         return False
 
 
@@ -157,10 +155,10 @@ def watch_compactions(runtime: Runtime) -> None:
 async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, bill: RunBill | None = None) -> bool:
     settings = runtime.config.current.agents.defaults.compaction.memory_flush
     tools = usable_tools(prepared.prompt.tools)
-    if not settings.enabled or "write" not in tools or not prepared.caller.may("owner files"):
+    if not settings.enabled or "write" not in tools or not prepared.turn.caller.may("owner files"):
         return False  # Others must not write what the agent remembers of the owner.
     config = runtime.config.current
-    if await asyncio.to_thread(workspace_closed, prepared.sandbox, prepared.workspace):
+    if await asyncio.to_thread(workspace_closed, prepared.workplace.sandbox, prepared.workplace.folder):
         return False
     said = settled(transcript.context().messages)
     if not said:
@@ -171,7 +169,7 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
     # still matches. Every tool stays listed for the same reason.
     prompt = UserMessage(content=[TextBlock(text=words), TextBlock(text=system)], timestamp=now)
     calls = BilledCalls(
-        runtime, prepared.agent_id, prepared.session_key, transcript, "memory flush", keep=False, bill=bill
+        runtime, prepared.turn.agent_id, prepared.turn.session_key, transcript, "memory flush", keep=False, bill=bill
     )
     kept = False
     try:
@@ -179,19 +177,19 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
         limit = prepared.timeout_s
         async with asyncio.timeout(LONGEST_FLUSH_S if limit is None else min(limit * LONGEST_SHARE, LONGEST_FLUSH_S)):
             await prepared.window.count(messages)
-            await prepared.cleaner.prepare(prepared.window.recent(messages))
+            await prepared.requests.cleaner.prepare(prepared.window.recent(messages))
             ended = await run_loop(messages, _options(runtime, prepared, tools, calls))
         wrote = any(
             isinstance(m, ToolResultMessage) and m.tool_name == "write" and not m.is_error for m in ended.messages
         )
         if ended.outcome == "error" or (ended.outcome == "aborted" and not wrote):
-            log.warning("memory flush of %s failed: %s", prepared.session_key, ended.error)
+            log.warning("memory flush of %s failed: %s", prepared.turn.session_key, ended.error)
             return False
         await _store(runtime, transcript, words, ended.messages)
         await calls.stored()
         kept = True
     except TimeoutError:
-        log.warning("memory flush of %s took too long; it is tried again at the next message", prepared.session_key)
+        log.warning("memory flush of %s took too long; the next message retries it", prepared.turn.session_key)
         return False
     finally:
         if not kept:
@@ -228,43 +226,60 @@ def settled(messages: list[Message]) -> list[Message]:
     return messages[:end]
 
 
-def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls: BilledCalls) -> LoopOptions:
-    prepared = msgspec.structs.replace(prepared, tool_choice=None, max_tokens=None)
+class FlushModel:
+    """The ``ModelPort`` of a flush."""
 
-    async def after_failure(error: ModelError, attempt: int) -> NextStep:
-        delay = next_retry_ms(error, attempt, runtime.config.current.retry)
+    def __init__(self, runtime: Runtime, prepared: Prepared, calls: BilledCalls) -> None:
+        self._runtime = runtime
+        self._requests = prepared.requests.without_choices()
+        self._calls = calls
+        self.model, self.thinking = prepared.model, ""
+
+    async def request(self, messages: list[Message]) -> ModelRequest:
+        return await self._requests.build(messages)
+
+    async def ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        return await self._calls.ask(request, on_event)
+
+    async def after_failure(self, error: ModelError, attempt: int) -> NextStep:
+        delay = next_retry_ms(error, attempt, self._runtime.config.current.retry)
         return None if delay is None else TryAgain(delay)
 
-    abort, answers, run_id = AbortSignal(), 0, f"flush:{uuid.uuid4()}"
+    def change_after_refusal(self, error: ModelError) -> bool:
+        return False
 
-    async def count(event: Event) -> None:
-        nonlocal answers
+
+class AnswerLimit:
+    """The ``EntryStore`` of a flush: it persists nothing, and stops the loop after too many answers."""
+
+    def __init__(self, abort: AbortSignal) -> None:
+        self._abort = abort
+        self._answers = 0
+
+    async def store(self, event: Event) -> None:
         if isinstance(event, AssistantEnded) and not event.continues:
-            answers += 1
-        elif isinstance(event, ToolEnded) and answers >= MOST_ANSWERS:
-            abort.abort(f"more than {MOST_ANSWERS} answers")
+            self._answers += 1
+        elif isinstance(event, ToolEnded) and self._answers >= MOST_ANSWERS:
+            self._abort.abort(f"more than {MOST_ANSWERS} answers")
 
-    def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
-        return ToolContext(
-            agent_id=prepared.agent_id,
-            session_key=prepared.session_key,
-            workspace=prepared.workspace,
-            run_id=run_id,
-            call_id=call.id,
-            caller=prepared.caller,
-            model_sees_images=False,
-        )
 
+def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls: BilledCalls) -> LoopOptions:
+    turn, abort = prepared.turn, AbortSignal()
+    context = ToolContext(
+        agent_id=turn.agent_id,
+        session_key=turn.session_key,
+        workspace=prepared.workplace.folder,
+        run_id=f"flush:{uuid.uuid4()}",
+        caller=turn.caller,
+        model_sees_images=False,
+    )
     return LoopOptions(
-        model=prepared.model,
-        ask=calls.ask,
-        request=prepared.request,
+        port=FlushModel(runtime, prepared, calls),
         tools=runtime.extensions.watched(tools),
-        tool_context=tool_context,
+        tool_context=context,
         clock=runtime.clock,
         abort=abort,
-        store=count,
-        after_failure=after_failure,
+        entries=AnswerLimit(abort),
     )
 
 
@@ -299,10 +314,10 @@ async def _record(runtime: Runtime, prepared: Prepared) -> None:
     now = runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry | None:
-        if entry is None or entry["sessionId"] != prepared.session_id:
+        if entry is None or entry["sessionId"] != prepared.turn.session_id:
             return entry
         entry["memoryFlushAt"] = now
         entry["memoryFlushCompactionCount"] = entry.get("compactionCount", 0)
         return entry
 
-    await runtime.stores.sessions.update(prepared.agent_id, prepared.session_key, change)
+    await runtime.stores.sessions.update(prepared.turn.agent_id, prepared.turn.session_key, change)

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.agent.continuation import replies
-from openclaw.agent.run import entry_id
+from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ResponseImages
@@ -416,7 +416,8 @@ class Following:
                 error = f"the run was stopped before it was done ({run.error or 'stop'})"
             ended = await self._ledger.by_run(self.run_id)
             return RunEnding(error=error, status=_failure_status(ended), usage=self._usage)
-        return self._ok([_with_files(spoken) for spoken in result.said], result.final, self._usage or result.usage)
+        usage = self._usage or result.account.usage
+        return self._ok([_with_files(spoken) for spoken in result.said], result.final, usage)
 
     async def _stored_ending(self, row: LedgerRow) -> RunEnding:
         """Reads the ending from the transcript, for a run that ended earlier or at another node."""

@@ -12,9 +12,10 @@ import msgspec
 from aiohttp import web
 
 from openclaw.agent.caller import caller_of
+from openclaw.agent.model_choice import choose_model
 from openclaw.agent.owner_files import owner_files
-from openclaw.agent.prepare import choose_model, exec_overrides
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.tool_context import exec_overrides
 from openclaw.agent.tool_set import sandbox_of, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress

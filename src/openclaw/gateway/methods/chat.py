@@ -332,12 +332,12 @@ def _run_result(run: Run) -> dict[str, Any]:
         "durationMs": result.duration_ms,
         "agentMeta": {
             "sessionId": result.session_id,
-            "provider": result.provider,
-            "model": result.model,
-            **({"usage": _usage(result.usage)} if result.usage else {}),
+            "provider": result.account.provider,
+            "model": result.account.model,
+            **({"usage": _usage(result.account.usage)} if result.account.usage else {}),
         },
         "aborted": run.state == "aborted",
-        "systemPromptReport": result.report.whole() if result.report else {},
+        "systemPromptReport": result.account.report.whole() if result.account.report else {},
     }
     reasoning = reasoning_message(result.reasoning)
     said = [_payload(one.text, one.media) for one in result.shown] or (

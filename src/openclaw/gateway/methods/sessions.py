@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.agent.prepare import current_model
+from openclaw.agent.model_choice import current_model
 from openclaw.clock import iso_utc
 from openclaw.gateway import session_views
 from openclaw.gateway.server.frames import MAX_NUMBER, NonEmpty, Params, Positive

@@ -636,7 +636,7 @@ class RunStream:
             return
         self._chat("final", **self._final_message())
         # The prompt report warns, for example, that a workspace file was too long to be read whole.
-        report = run.result.report if run.result else None
+        report = run.result.account.report if run.result else None
         for number, warning in enumerate(report.warnings if report else ()):
             self._notice(f"notice-{run.run_id}-{number}", f"⚠️ {warning}")
 
@@ -647,7 +647,7 @@ class RunStream:
             return {}
         media: tuple[str, ...] = ()
         if isinstance(result.speech, Spoken):
-            text, media = with_footer(result.speech.text, result.footer), result.speech.media
+            text, media = with_footer(result.speech.text, result.account.footer), result.speech.media
         else:
             text = result.notice
         if not text and not media:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
-from openclaw.agent.prepare import session_report
-from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list
+from openclaw.agent.prepare import prepare
+from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list, stored_report
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.window import Pin, PinRefused
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import ModelError
@@ -35,7 +36,7 @@ async def context_sizes(context: CommandContext, facts: Facts, args: str) -> str
             f"Unknown /context mode. Use: /context, /context list, /context detail, or /context json.\n{context_help()}"
         )
     try:
-        report = await session_report(session.agent_id, session.key, context.runtime)
+        report = await _session_report(session.agent_id, session.key, context.runtime)
     except (ModelError, UnknownModel) as problem:
         return f"⚙️ {problem}"
     entry: dict[str, Any] = dict(await context.entry(session) or SessionEntry(sessionId=""))
@@ -120,3 +121,13 @@ def pins_text(found: list[Pin]) -> str:
     if not found:
         return "📌 Nothing is pinned. /pin <text> keeps a text word for word."
     return "\n".join(["📌 Pinned:", *(f"{number}. {shortened(pin.text, 200)}" for number, pin in enumerate(found, 1))])
+
+
+async def _session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:
+    """Return the report of the last run, else of a run that would start now. Raise ModelError if there is no model."""
+    entry = await runtime.stores.sessions.get(agent_id, session_key)
+    report = await stored_report(entry, runtime.stores.blobs)
+    if report is not None:
+        return report
+    prepared = await prepare(runtime, agent_id, session_key, entry["sessionId"] if entry else "")
+    return {**prepared.report.whole(), "source": "estimate"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.prepare import current_model
+from openclaw.agent.model_choice import current_model
 from openclaw.config.agents import agent_config, fallback_models, primary_model, wants_sandbox
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import Elevated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openclaw import __version__
-from openclaw.agent.prepare import current_model
+from openclaw.agent.model_choice import current_model
 from openclaw.agent.spend.spend import cost_text, session_totals
 from openclaw.agent.tool_set import plan_of
 from openclaw.inbound.commands.registry import CATEGORIES, Command, listed

@@ -1,0 +1,74 @@
+"""What the tool calls of a run know about it, and how its commands are executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from openclaw.agent.prepare import Prepared
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.window.history_cleaner import max_result_chars
+from openclaw.memory.embedders import Pay
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.message_ledger import MessageBody
+from openclaw.tools.base import LONGEST_RESULT, ToolContext
+from openclaw.tools.exec.settings import ExecOverrides
+from openclaw.tools.sandbox.launch import blocked_text
+
+
+def exec_overrides(body: MessageBody, entry: SessionEntry | None, elevated_default: str) -> ExecOverrides | None:
+    """How commands are executed: as the message says, else as the session says. None: neither says anything."""
+    stored: Mapping[str, Any] = entry or {}
+    elevated = body.elevated or stored.get("elevatedLevel")
+    if elevated is None and elevated_default != "on":
+        # "on" is the usual default. It changes nothing where there is no sandbox.
+        elevated = elevated_default
+    wanted: dict[str, Any] = {
+        "host": body.exec.get("host") or stored.get("execHost"),
+        "security": body.exec.get("security") or stored.get("execSecurity"),
+        "ask": body.exec.get("ask") or stored.get("execAsk"),
+        "node": body.exec.get("node") or stored.get("execNode"),
+        "elevated": elevated,
+    }
+    if not body.elevated_allowed and not any(wanted.values()):
+        return None
+    return ExecOverrides(**wanted, elevated_allowed=body.elevated_allowed)
+
+
+def tool_context(runtime: Runtime, prepared: Prepared, run_id: str, pay: Pay) -> ToolContext:
+    """Return the context of a run's tool calls. ``pay`` makes the calls of an embedder."""
+    turn, workplace = prepared.turn, prepared.workplace
+    key = turn.session_key
+
+    def notify(text: str) -> None:
+        runtime.notes.add(key, text)
+
+    async def overrides() -> ExecOverrides | None:
+        entry = await runtime.stores.sessions.get(turn.agent_id, key)
+        return exec_overrides(turn.body, entry, runtime.config.current.agents.defaults.elevated_default)
+
+    def why_missing(name: str) -> str | None:
+        if workplace.sandbox is None:
+            return None
+        plan = workplace.sandbox.plan
+        return blocked_text(name, plan.filters, agent_id=plan.agent_id, mode=plan.mode, access=plan.access)
+
+    return ToolContext(
+        agent_id=turn.agent_id,
+        session_key=key,
+        workspace=workplace.folder,
+        run_id=run_id,
+        model_sees_images="image" in prepared.model.input,
+        # A crowded window may cut results that are shorter than its limit.
+        result_chars=min(max_result_chars(prepared.model.context_window) // 2, LONGEST_RESULT),
+        caller=turn.caller,
+        owner_files=workplace.owner_files,
+        env=workplace.env,
+        pay=pay,
+        notify=notify,
+        wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
+        exec_overrides=overrides,
+        sandbox=workplace.sandbox,
+        why_missing=why_missing,
+    )
