@@ -14,18 +14,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
+
+    from openclaw.cli.answers import AllowedProgram, ExecRules, RulesAnswer, RulesFile
 
 
 def set_rules(args: argparse.Namespace) -> int:
     try:
         text = Path(args.file).read_text(encoding="utf-8") if args.file else sys.stdin.read()
-        file = json.loads(text)
+        file: RulesFile = json.loads(text)
     except OSError as error:
         raise UserError(f"{args.file} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"{args.file or 'stdin'} is no valid JSON: {error}") from None
-    if not isinstance(file, dict):
+    if not isinstance(file, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"{args.file or 'stdin'} must hold a JSON object with version, defaults and agents")
     gateway = from_args(args)
     return _save(args, gateway, gateway.call("exec.approvals.get", {}), file)
@@ -35,8 +36,8 @@ def allowlist(args: argparse.Namespace) -> int:
     if not args.pattern.startswith(("/", "~/")) and not (args.verb == "remove" and args.pattern.startswith("=")):
         raise UserError(f'"{args.pattern}" is not a full path; names alone can be planted. Example: /usr/bin/git')
     gateway = from_args(args)
-    now = gateway.call("exec.approvals.get", {})
-    rules = now["file"]["agents"].setdefault(args.agent, {})
+    now: RulesAnswer = gateway.call("exec.approvals.get", {})
+    rules = now["file"].setdefault("agents", {}).setdefault(args.agent, {})
     entries = rules.get("allowlist") or []
     known = [entry["pattern"] for entry in entries]
     if args.verb == "add":
@@ -72,16 +73,16 @@ def _program_of(pattern: str) -> str:
     return program.real
 
 
-def _save(args: argparse.Namespace, gateway: GatewayClient, now: dict[str, Any], file: dict[str, Any]) -> int:
+def _save(args: argparse.Namespace, gateway: GatewayClient, now: RulesAnswer, file: RulesFile) -> int:
     """Replaces the rules, unless someone else changed them since ``now`` was read."""
-    params: dict[str, Any] = {"file": file}
+    params: dict[str, object] = {"file": file}
     if now["exists"]:
         params["baseHash"] = now["hash"]
     payload = gateway.call("exec.approvals.set", params)
     return answer(args, payload, "\n".join(_show(payload, args)))
 
 
-def _show(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show(payload: RulesAnswer, args: argparse.Namespace) -> Iterator[str]:
     yield f"Rules: {payload['path']}{'' if payload['exists'] else ' (not made yet)'}"
     yield f"Defaults: {_settings(payload['file'].get('defaults') or {})}"
     for agent, rules in sorted((payload["file"].get("agents") or {}).items()):
@@ -89,7 +90,7 @@ def _show(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
         yield from (f"  {_entry(entry)}" for entry in rules.get("allowlist") or [])
 
 
-def _entry(entry: dict[str, Any]) -> str:
+def _entry(entry: AllowedProgram) -> str:
     """A program with all its arguments, or a whole command in its folder."""
     fixed = " while its files stay as they are" if entry.get("files") else ""
     if not entry["pattern"].startswith("="):
@@ -97,9 +98,9 @@ def _entry(entry: dict[str, Any]) -> str:
     return f"{entry['pattern']}  (only this command, in {entry.get('cwd')}{fixed})"
 
 
-def _settings(rules: dict[str, Any]) -> str:
-    said = [f"{name}={rules[name]}" for name in ("security", "ask", "askFallback") if rules.get(name)]
-    return ", ".join(said) or "as configured"
+def _settings(rules: ExecRules) -> str:
+    settings = {"security": rules.get("security"), "ask": rules.get("ask"), "askFallback": rules.get("askFallback")}
+    return ", ".join(f"{name}={value}" for name, value in settings.items() if value) or "as configured"
 
 
 _ACTIONS = {

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from openclaw import __version__, paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError, answer, report
@@ -24,6 +24,8 @@ from openclaw.storage.inspection import storage_url
 
 if TYPE_CHECKING:
     import argparse
+
+    from openclaw.cli.answers import BackupFacts, BackupList, VerifiedBackup
 
 PASSPHRASE = "OPENCLAW_BACKUP_PASSPHRASE"
 T = TypeVar("T")
@@ -73,7 +75,7 @@ def _stores_elsewhere(state: str) -> list[str]:
     return [f"{store}: `session.store` puts it outside of the state folder, so copy it yourself" for store in outside]
 
 
-def _list(args: argparse.Namespace) -> dict[str, Any]:
+def _list(args: argparse.Namespace) -> BackupList:
     place = _place(args)
     if not os.path.exists(place):
         return {"folder": place, "encrypted": False, "backups": []}
@@ -82,7 +84,7 @@ def _list(args: argparse.Namespace) -> dict[str, Any]:
     return {"folder": str(folder.folder), "encrypted": folder.encrypted, "backups": backups}
 
 
-def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_list(found: BackupList, args: argparse.Namespace) -> Iterator[str]:
     for one in found["backups"]:
         yield f"{one['id']}  {one['createdAt']}  {one['files']} files, {_size(one['bytes'])}"
     if not os.path.exists(found["folder"]):
@@ -91,14 +93,14 @@ def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]
         yield "There is no backup yet."
 
 
-def _verify(args: argparse.Namespace) -> dict[str, Any]:
+def _verify(args: argparse.Namespace) -> VerifiedBackup:
     folder = _folder(args)
     backup = _chosen(folder, args.id)
     problems = folder.verify(backup, _progress("Checking"))
     return {**_facts(backup), "ok": not problems, "problems": problems}
 
 
-def _show_verified(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_verified(found: VerifiedBackup, args: argparse.Namespace) -> Iterator[str]:
     if found["ok"]:
         yield f"Backup {found['id']}: {found['files']} files, all as they were stored."
     else:
@@ -179,9 +181,14 @@ def _progress(label: str) -> Progress:
     return tell
 
 
-def _facts(backup: Backup) -> dict[str, Any]:
-    facts = {"id": backup.id, "createdAt": backup.created_at, "version": backup.version}
-    return {**facts, "files": len(backup.files), "bytes": backup.size}
+def _facts(backup: Backup) -> BackupFacts:
+    return {
+        "id": backup.id,
+        "createdAt": backup.created_at,
+        "version": backup.version,
+        "files": len(backup.files),
+        "bytes": backup.size,
+    }
 
 
 def _size(number: int) -> str:

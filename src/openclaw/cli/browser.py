@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from openclaw.cli.answers import BrowserAnswer
     from openclaw.cli.client import GatewayClient
     from openclaw.cli.command import Action
 
@@ -29,7 +30,7 @@ def _ask(
     *,
     example: str,
     kind: str = "",
-    params: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
+    params: Callable[[argparse.Namespace], dict[str, object]] | None = None,
     show: Callable[[Any, argparse.Namespace], Any] | None = None,
     tab: bool = True,
     shape: Callable[[Any, argparse.Namespace], Any] | None = None,
@@ -37,11 +38,11 @@ def _ask(
     """A command that makes one ``browser.request``, such as ``POST /act``. ``kind`` is the kind of such an act."""
     method, path = request.split()
 
-    def call(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+    def call(client: GatewayClient, wanted: dict[str, object]) -> Any:
         given = {"kind": kind, **wanted}
         place = path.format(id=given.pop("id", ""))
         sent = {name: value for name, value in given.items() if value not in (None, False, "")}
-        wire = {"method": method, "path": place, "query" if method == "GET" else "body": sent}
+        wire: dict[str, object] = {"method": method, "path": place, "query" if method == "GET" else "body": sent}
         return client.call("browser.request", wire, TIMEOUT_MS)
 
     return query(
@@ -59,18 +60,17 @@ def _ask(
 # What is printed
 
 
-def _show_done(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    where = f"  {answer['url']}" if answer.get("url") else ""
-    yield f"Done.{where}"
-    if answer.get("pageError"):
-        yield f"The page is not there: {answer['pageError']}"
+def _show_done(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
+    yield f"Done.  {answer.get('url') or ''}".rstrip()
+    if error := answer.get("pageError"):
+        yield f"The page is not there: {error}"
     if "result" in answer:
         import json
 
         yield from json.dumps(answer["result"], ensure_ascii=False, indent=2).split("\n")
 
 
-def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_status(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
     state = "running" if answer.get("running") else "not running"
     yield f"Browser {answer.get('profile')}: {state}{'' if answer.get('enabled') else ' (switched off)'}"
     names = {"product": "Version", "pid": "Process", "tabs": "Tabs", "detectedExecutablePath": "Program"}
@@ -82,7 +82,7 @@ def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[s
         yield f"  Window: {'none' if answer['headless'] else 'yes'}"
 
 
-def _show_profiles(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_profiles(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
     for profile in answer.get("profiles") or []:
         words = [str(profile.get("name")), "running" if profile.get("running") else "not running"]
         words += ["default"] if profile.get("isDefault") else []
@@ -90,38 +90,38 @@ def _show_profiles(answer: dict[str, Any], args: argparse.Namespace) -> Iterator
         yield "  ".join(words)
 
 
-def _show_tabs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    tabs: list[dict[str, Any]] = answer.get("tabs") or []
+def _show_tabs(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
+    tabs = answer.get("tabs") or []
     if not tabs:
         yield "No tabs." if answer.get("running") else "The browser is not running."
     for tab in tabs:
         yield f"{tab.get('targetId')}  {clipped(str(tab.get('title') or ''), 40)}  {tab.get('url')}"
 
 
-def _show_tab(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_tab(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
     yield f"{answer.get('targetId')}  {answer.get('title') or ''}  {answer.get('url')}"
 
 
-def _show_snapshot(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_snapshot(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
     yield str(answer.get("url"))
     yield from str(answer.get("snapshot") or "").splitlines()
     for node in answer.get("nodes") or []:
         yield f"{'  ' * int(node.get('depth') or 0)}{node.get('role')} {node.get('name')} [{node.get('ref')}]"
 
 
-def _show_console(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    messages: list[dict[str, Any]] = answer.get("messages") or []
+def _show_console(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
+    messages = answer.get("messages") or []
     if not messages:
         yield "Nothing was written to the console."
     for message in messages:
         yield f"{message.get('type')}: {message.get('text')}  {message.get('location') or ''}".rstrip()
 
 
-def _show_file(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_file(answer: BrowserAnswer, args: argparse.Namespace) -> Iterator[str]:
     yield str(answer.get("file") or answer.get("path") or "Nothing was saved.")
 
 
-def _save_picture(answer: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def _save_picture(answer: BrowserAnswer, args: argparse.Namespace) -> BrowserAnswer:
     """Writes the picture to the file that the command names. Otherwise it is only in the agent's workspace."""
     image = answer.pop("image", None)
     if args.out and image:
@@ -137,7 +137,7 @@ def _save_picture(answer: dict[str, Any], args: argparse.Namespace) -> dict[str,
 # What the flags mean
 
 
-def _fields(args: argparse.Namespace) -> dict[str, Any]:
+def _fields(args: argparse.Namespace) -> dict[str, object]:
     import json
 
     try:
@@ -147,7 +147,7 @@ def _fields(args: argparse.Namespace) -> dict[str, Any]:
     return {"fields": fields}
 
 
-def _dialog(args: argparse.Namespace) -> dict[str, Any]:
+def _dialog(args: argparse.Namespace) -> dict[str, object]:
     if args.accept == args.dismiss:
         raise UserError("choose one of --accept and --dismiss", EXIT_USAGE)
     # Written out, because what is false is not sent.

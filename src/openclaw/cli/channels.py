@@ -30,9 +30,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
 
     from openclaw.channels.base import AccountKey, ConfiguredKind
+    from openclaw.cli.answers import ChannelAccount, ChannelsStatus
 
 NO_CHANNEL = "No channel is configured. `openclaw channels add` connects one."
 DEFAULT_ACCOUNT = "default"
@@ -40,39 +40,40 @@ WAIT_S = 20.0
 """How long a person waits to see whether a new account connects."""
 
 
-def _show_list(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
+def _show_list(status: ChannelsStatus, args: argparse.Namespace) -> list[str]:
     return [f"{label}: {_name(account)}" for label, account in _accounts(status)] or [NO_CHANNEL]
 
 
-def _accounts(status: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _accounts(status: ChannelsStatus) -> Iterator[tuple[str, ChannelAccount]]:
     """Each account with the label of its channel."""
     labels = status.get("channelLabels") or {}
     for channel, accounts in (status.get("channelAccounts") or {}).items():
         yield from ((str(labels.get(channel, channel)), account) for account in accounts)
 
 
-def _name(account: dict[str, Any]) -> str:
+def _name(account: ChannelAccount) -> str:
     name, account_id = account.get("name"), account.get("accountId", "default")
     return f"{account_id} ({name})" if name else str(account_id)
 
 
-def _show_status(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
+def _show_status(status: ChannelsStatus, args: argparse.Namespace) -> list[str]:
     now = status.get("ts") or time.time() * 1000
     lines = [f"{label} {_name(account)}: {_state(account, now)}" for label, account in _accounts(status)]
     return lines or [NO_CHANNEL]
 
 
-def _show_capabilities(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    labels: dict[str, Any] = status.get("channelLabels") or {}
-    found: dict[str, dict[str, Any]] = status.get("channelCapabilities") or {}
+def _show_capabilities(status: ChannelsStatus, args: argparse.Namespace) -> list[str]:
+    labels = status.get("channelLabels") or {}
     lines: list[str] = []
-    for channel, capabilities in found.items():
+    for channel, capabilities in (status.get("channelCapabilities") or {}).items():
         able = [name for name, value in capabilities.items() if value is True]
-        lines.append(f"{labels.get(channel, channel)}: {', '.join([*capabilities.get('chatTypes', []), *able])}")
+        chat_types = capabilities.get("chatTypes")
+        words = [*(chat_types if isinstance(chat_types, list) else []), *able]
+        lines.append(f"{labels.get(channel, channel)}: {', '.join(words)}")
     return lines or [NO_CHANNEL]
 
 
-def _is_down(status: dict[str, Any], args: argparse.Namespace) -> bool:
+def _is_down(status: ChannelsStatus, args: argparse.Namespace) -> bool:
     """Whether an account that should be connected is not."""
     return any(
         account.get("enabled") and not (account.get("connected") and (account.get("probe") or {"ok": True}).get("ok"))
@@ -80,7 +81,7 @@ def _is_down(status: dict[str, Any], args: argparse.Namespace) -> bool:
     )
 
 
-def _state(account: dict[str, Any], now: float) -> str:
+def _state(account: ChannelAccount, now: float) -> str:
     if not account.get("enabled"):
         return "disabled"
     if not account.get("configured"):
@@ -90,21 +91,21 @@ def _state(account: dict[str, Any], now: float) -> str:
     else:
         state = "connecting" if account.get("running") else "not running"
     details = [
-        f"{word} {age(now - account[field])}"
-        for word, field in (("last heard", "lastInboundAt"), ("last sent", "lastOutboundAt"))
-        if isinstance(account.get(field), int | float)
+        f"{word} {age(now - moment)}"
+        for word, moment in (("last heard", account.get("lastInboundAt")), ("last sent", account.get("lastOutboundAt")))
+        if moment is not None
     ]
-    if account.get("node"):
-        details.append(f"at node {str(account['node'])[:8]}")
-    if account.get("lastError"):
-        details.append(str(account["lastError"]))
+    if node := account.get("node"):
+        details.append(f"at node {node[:8]}")
+    if error := account.get("lastError"):
+        details.append(error)
     if names := account.get("resolvedNames"):
         details.append(f"resolved names: {', '.join(f'{name} = {id}' for name, id in names.items())}")
     if probe := account.get("probe"):
         if not probe.get("ok"):
             details.append(f"does not answer ({probe.get('error', 'unknown reason')})")
         else:
-            details.append(f"answers (version {probe['version']})" if probe.get("version") else "answers")
+            details.append(f"answers (version {version})" if (version := probe.get("version")) else "answers")
     return ", ".join([state, *details])
 
 
@@ -236,7 +237,7 @@ def _need_section(where: str) -> None:
         raise UserError(f"{where} is not configured. `openclaw channels list` shows the accounts.") from None
 
 
-def _write(where: str, values: dict[str, Any]) -> None:
+def _write(where: str, values: dict[str, object]) -> None:
     for key, value in values.items():
         if value != "":
             path = f"{where}.{key}"
@@ -254,7 +255,7 @@ def _unset(path: str) -> None:
 def _show_whether_it_connects(args: argparse.Namespace, kind: type[ConfiguredKind]) -> int:
     """Waits a little for a running Gateway to connect the account, and says how that went."""
     ends, error = time.monotonic() + WAIT_S, ""
-    report: dict[str, Any] = {"ok": True, "channel": kind.id, "connected": False}
+    report: dict[str, object] = {"ok": True, "channel": kind.id, "connected": False}
     while time.monotonic() < ends:
         try:
             status = from_args(args, live=True).call("channels.status", {})

@@ -204,7 +204,7 @@ class GatewayClient:
         self.from_folder = False
         """Whether an answer came from the state folder."""
 
-    def call(self, method: str, params: dict[str, Any] | None = None, timeout_ms: int | None = None) -> Any:
+    def call(self, method: str, params: Mapping[str, object] | None = None, timeout_ms: int | None = None) -> Any:
         """Calls a method and returns the payload of its last response."""
         wait = self.timeout_ms if timeout_ms is None else timeout_ms
         try:
@@ -212,7 +212,7 @@ class GatewayClient:
         except Unreachable as unreachable:
             if not self.target.local or isinstance(unreachable, Lost):
                 raise
-            found = self._from_folder(method, params or {}) if self.reads_folder else None
+            found = self._from_folder(method, dict(params or {})) if self.reads_folder else None
             if found is not None:
                 reply = found
             elif self.offers_start and _started(self):
@@ -225,7 +225,7 @@ class GatewayClient:
             raise refused(reply.get("error"))
         return reply.get("payload")
 
-    def _from_folder(self, method: str, params: dict[str, Any]) -> Any:
+    def _from_folder(self, method: str, params: dict[str, object]) -> Any:
         """The reply that the state folder gives; None for a method that needs a Gateway."""
         from openclaw.cli.offline import READABLE, read_folder
 
@@ -234,7 +234,7 @@ class GatewayClient:
         reply, self.from_folder = read_folder(method, params, told=self.from_folder), True
         return reply
 
-    def _reply(self, method: str, params: dict[str, Any], wait: int) -> Any:
+    def _reply(self, method: str, params: Mapping[str, object], wait: int) -> Any:
         with self._post({"method": method, "params": params}, wait) as exchange:
             try:
                 return json.loads(exchange.body())
@@ -243,7 +243,9 @@ class GatewayClient:
             except ValueError as error:
                 raise self._foreign("its answer is not JSON") from error
 
-    def stream(self, method: str, params: dict[str, Any], *, idle_ms: int | None = None) -> Iterator[dict[str, Any]]:
+    def stream(
+        self, method: str, params: Mapping[str, object], *, idle_ms: int | None = None
+    ) -> Iterator[dict[str, Any]]:
         """Calls a method and yields its responses and the events of the run it starts, as they come."""
         exchange = self._post({"method": method, "params": params, "stream": True}, self.timeout_ms)
         yield from self._frames(exchange, idle_ms)
@@ -284,7 +286,7 @@ class GatewayClient:
             except ValueError as error:
                 raise self._foreign("a line of its stream is not JSON") from error
 
-    def _post(self, request: dict[str, Any], timeout_ms: int) -> Exchange:
+    def _post(self, request: dict[str, object], timeout_ms: int) -> Exchange:
         body = json.dumps(request, ensure_ascii=False).encode("utf-8", "replace")
         return self._request("POST", RPC_PATH, body, timeout_ms)
 

@@ -39,7 +39,7 @@ class UserError(Exception):
         """What kind of failure it is, for scripts that read ``--json``."""
 
 
-def failure(error: Exception) -> dict[str, Any]:
+def failure(error: Exception) -> dict[str, object]:
     """What ``--json`` prints for every failure. It is the shape of a refused call to the Gateway."""
     code = error.error_code if isinstance(error, UserError) else "INTERNAL"
     message = str(error) if isinstance(error, UserError) else f"unexpected {type(error).__name__}: {error}"
@@ -92,7 +92,7 @@ class Flag:
         self.names = [word for word in words if word.startswith("-")] or words[:1]
         self.param = param
         self.group = group
-        self.options: dict[str, Any] = {"help": help, **options}
+        self.options: dict[str, object] = {"help": help, **options}
         values = words[len(self.names) :]
         if len(values) > 1:
             self.options |= {"metavar": tuple(values), "nargs": len(values)}
@@ -243,12 +243,12 @@ def query(
     *,
     show: Callable[[Any, argparse.Namespace], Iterable[str]],
     example: str,
-    params: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
+    params: Callable[[argparse.Namespace], dict[str, object]] | None = None,
     shape: Callable[[Any, argparse.Namespace], Any] | None = None,
     failed: Callable[[Any, argparse.Namespace], bool] | None = None,
     timeout_ms: int | None = None,
     live: bool = False,
-    call: Callable[[GatewayClient, dict[str, Any]], Any] | None = None,
+    call: Callable[[GatewayClient, dict[str, object]], Any] | None = None,
     hint: str = "",
     about: str = "",
 ) -> Action:
@@ -270,7 +270,7 @@ def query(
             if flag.session and flag.param in wanted:
                 from openclaw.cli.session_lookup import resolve_key
 
-                wanted[flag.param] = resolve_key(client, wanted[flag.param], getattr(args, "agent", None))
+                wanted[flag.param] = resolve_key(client, str(wanted[flag.param]), getattr(args, "agent", None))
         try:
             # A person who says how long to wait knows better than the table.
             wait = timeout_ms if args.timeout == TIMEOUT_MS else args.timeout
@@ -284,7 +284,7 @@ def query(
     return report(help, make, (*flags, *CLIENT), show=show, failed=failed, example=example, about=about)
 
 
-def given_params(flags: tuple[Flag, ...], args: argparse.Namespace) -> dict[str, Any]:
+def given_params(flags: tuple[Flag, ...], args: argparse.Namespace) -> dict[str, object]:
     """The parameters of a call that flags fill."""
     given = {flag.param: getattr(args, flag.dest) for flag in flags if flag.param}
     return {name: value for name, value in given.items() if value is not None and value is not False}

@@ -177,7 +177,7 @@ def current_config() -> Config:
 def validate(args: argparse.Namespace) -> int:
     snapshot = read_file()
     found = {"issues": snapshot.issues, "refusals": snapshot.refusals, "warnings": snapshot.warnings}
-    report: dict[str, Any] = {"path": snapshot.path, "exists": snapshot.exists}
+    report: dict[str, object] = {"path": snapshot.path, "exists": snapshot.exists}
     report["valid"] = snapshot.valid and not snapshot.refusals
     for name, issues in found.items():
         report[name] = [{"path": issue.path, "message": issue.message, "line": issue.line} for issue in issues]

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.cli.answers import CronStatus, Job, JobRuns, Jobs, JobState, Schedule
+
+
 RUN_TIMEOUT_MS = 600_000
 _HINT = "`openclaw cron list --all` shows the jobs with their ids."
 _ID = Flag("id ID", "the job, as `openclaw cron list` names it", param="id")
@@ -18,7 +21,7 @@ _ID = Flag("id ID", "the job, as `openclaw cron list` names it", param="id")
 # What the flags mean
 
 
-def _schedule(args: argparse.Namespace) -> dict[str, Any] | None:
+def _schedule(args: argparse.Namespace) -> dict[str, object] | None:
     given = [name for name in ("at", "every", "cron") if getattr(args, name)]
     if len(given) > 1:
         raise UserError(f"choose one of --at, --every and --cron, not {' and '.join(given)}", EXIT_USAGE)
@@ -57,7 +60,7 @@ def _ms(text: str, flag: str) -> int:
     return found
 
 
-def _payload(args: argparse.Namespace) -> dict[str, Any] | None:
+def _payload(args: argparse.Namespace) -> dict[str, object] | None:
     if args.system_event and args.message:
         raise UserError("choose one of --system-event and --message", EXIT_USAGE)
     if args.system_event:
@@ -69,10 +72,10 @@ def _payload(args: argparse.Namespace) -> dict[str, Any] | None:
     return {"kind": "agentTurn", **turn} if turn else None
 
 
-def _delivery(args: argparse.Namespace) -> dict[str, Any] | None:
+def _delivery(args: argparse.Namespace) -> dict[str, object] | None:
     if args.no_deliver and (args.announce or args.deliver):
         raise UserError("choose one of --announce and --no-deliver", EXIT_USAGE)
-    delivery: dict[str, Any] = {}
+    delivery: dict[str, object] = {}
     if args.no_deliver:
         delivery["mode"] = "none"
     elif args.announce or args.deliver:
@@ -83,9 +86,9 @@ def _delivery(args: argparse.Namespace) -> dict[str, Any] | None:
     return delivery or None
 
 
-def _common(args: argparse.Namespace) -> dict[str, Any]:
+def _common(args: argparse.Namespace) -> dict[str, object]:
     """What ``add`` and ``edit`` say in the same words."""
-    job: dict[str, Any] = {"name": args.name, "description": args.description, "agentId": args.agent}
+    job: dict[str, object] = {"name": args.name, "description": args.description, "agentId": args.agent}
     job |= {"sessionTarget": args.session, "wakeMode": args.wake}
     job |= {"schedule": _schedule(args), "payload": _payload(args), "delivery": _delivery(args)}
     if args.delete_after_run or args.keep_after_run:
@@ -93,23 +96,24 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in job.items() if value is not None}
 
 
-def _new_job(args: argparse.Namespace) -> dict[str, Any]:
+def _new_job(args: argparse.Namespace) -> dict[str, object]:
     job = _common(args)
     if "schedule" not in job:
         raise UserError("say when: one of --at, --every and --cron", EXIT_USAGE)
-    if "message" not in job.get("payload", {}) and "text" not in job.get("payload", {}):
+    payload, delivery = _payload(args) or {}, _delivery(args)
+    if "message" not in payload and "text" not in payload:
         raise UserError("say what: one of --system-event and --message", EXIT_USAGE)
-    main = job["payload"]["kind"] == "systemEvent"
+    main = payload["kind"] == "systemEvent"
     job.setdefault("sessionTarget", "main" if main else "isolated")
     job.setdefault("wakeMode", "now")
-    if main and "delivery" in job:
+    if main and delivery:
         raise UserError("--announce, --channel and --to go with --message", EXIT_USAGE)
     if not main:
-        job["delivery"] = {"mode": "announce", **job.get("delivery", {})}
+        job["delivery"] = {"mode": "announce", **(delivery or {})}
     return {**job, "enabled": not args.disabled}
 
 
-def _patch(args: argparse.Namespace) -> dict[str, Any]:
+def _patch(args: argparse.Namespace) -> dict[str, object]:
     patch = _common(args)
     if args.enable and args.disable:
         raise UserError("choose one of --enable and --disable", EXIT_USAGE)
@@ -118,7 +122,7 @@ def _patch(args: argparse.Namespace) -> dict[str, Any]:
     if args.clear_agent:
         patch["agentId"] = None
     if args.no_best_effort_deliver:
-        patch["delivery"] = {**patch.get("delivery", {}), "bestEffort": False}
+        patch["delivery"] = {**(_delivery(args) or {}), "bestEffort": False}
     if not patch:
         raise UserError("nothing to change; `openclaw cron edit --help` lists what can be", EXIT_USAGE)
     return {"patch": patch}
@@ -127,8 +131,8 @@ def _patch(args: argparse.Namespace) -> dict[str, Any]:
 # What is printed
 
 
-def _when(job: dict[str, Any]) -> str:
-    schedule: dict[str, Any] = job.get("schedule") or {}
+def _when(job: Job) -> str:
+    schedule: Schedule = job.get("schedule") or {}
     match schedule.get("kind"):
         case "at":
             return f"at {schedule.get('at')}"
@@ -170,8 +174,8 @@ def _is_wide() -> bool:
         return True
 
 
-def _show_jobs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    jobs: list[dict[str, Any]] = answer.get("jobs") or []
+def _show_jobs(answer: Jobs, args: argparse.Namespace) -> Iterator[str]:
+    jobs = answer.get("jobs") or []
     if not jobs:
         yield "No scheduled jobs."
         return
@@ -179,10 +183,10 @@ def _show_jobs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
     if wide:
         yield _row(("ID", "Name", "Schedule", "Next", "Last", "Status", "Target", "Agent"))
     for job in jobs:
-        state: dict[str, Any] = job.get("state") or {}
+        state: JobState = job.get("state") or {}
         status = "running" if state.get("runningAtMs") else str(state.get("lastStatus") or "idle")
         status = status if job.get("enabled", True) else "disabled"
-        due, last = (_moment_text(state.get(at), zone) for at in ("nextRunAtMs", "lastRunAtMs"))
+        due, last = (_moment_text(at, zone) for at in (state.get("nextRunAtMs"), state.get("lastRunAtMs")))
         target, agent = str(job.get("sessionTarget")), str(job.get("agentId") or "default")
         name, when = str(job.get("name")), _when(job)
         if wide:
@@ -195,8 +199,8 @@ def _show_jobs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str
         yield f"Times are those of {zone}."
 
 
-def _show_job(job: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    state: dict[str, Any] = job.get("state") or {}
+def _show_job(job: Job, args: argparse.Namespace) -> Iterator[str]:
+    state: JobState = job.get("state") or {}
     from openclaw.cli.client import from_args
 
     zone = from_args(args).call("cron.status").get("timezone")
@@ -204,14 +208,14 @@ def _show_job(job: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     yield f"{job.get('id')}  {job.get('name')}  {_when(job)}  next: {due}"
 
 
-def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_status(answer: CronStatus, args: argparse.Namespace) -> Iterator[str]:
     switch = "on" if answer.get("enabled") else "off"
     yield f"Scheduled jobs: {switch}, {answer.get('jobs')} in {answer.get('storePath')}"
     yield f"Next: {_moment_text(answer.get('nextWakeAtMs'), answer.get('timezone'))}"
 
 
-def _show_runs(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    entries: list[dict[str, Any]] = answer.get("entries") or []
+def _show_runs(answer: JobRuns, args: argparse.Namespace) -> Iterator[str]:
+    entries = answer.get("entries") or []
     for entry in entries:
         told = str(entry.get("error") or entry.get("summary") or "")
         seconds = int(entry.get("durationMs") or 0) / 1000

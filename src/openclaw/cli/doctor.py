@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from openclaw import __version__, paths
 from openclaw.channels.base import Account, ChannelKind, ChannelKinds, ConfiguredKind
@@ -50,6 +50,9 @@ from openclaw.text import counted
 
 if TYPE_CHECKING:
     import argparse
+
+    from openclaw.cli.answers import ChannelAccount, Probe
+
 
 SHAPE = JsonShape(
     {"code": "check", "severity": "level", "text": "text", "fix": "fix", "repairable": "repairable"},
@@ -383,18 +386,18 @@ def _account_state(kind: ChannelKind, account: Account) -> tuple[Severity, str, 
     return "ok", "", ""
 
 
-def _channel_accounts() -> dict[str, list[dict[str, Any]]] | None:
+def _channel_accounts() -> dict[str, list[ChannelAccount]] | None:
     try:
         return GatewayClient(gateway_target.resolve()).call("channels.status", {"probe": True})["channelAccounts"]
     except UserError:
         return None  # Another check says so.
 
 
-def _account_told(accounts: list[dict[str, Any]], account_id: str) -> tuple[Severity, str, str]:
+def _account_told(accounts: list[ChannelAccount], account_id: str) -> tuple[Severity, str, str]:
     told = next((one for one in accounts if one.get("accountId") == account_id), None)
     if told is None:
         return "warn", "is not known to the running Gateway", "openclaw gateway restart"
-    probe: dict[str, Any] = told.get("probe") or {}
+    probe: Probe = told.get("probe") or {}
     if told.get("connected") and probe.get("ok", True):
         return "ok", "is connected, and its server answers", ""
     why = str(probe.get("error") or told.get("lastError") or "no answer yet").splitlines()[0]

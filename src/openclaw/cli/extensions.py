@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from openclaw.cli.answers import McpServer, McpServers, PluginRow, Plugins, SkillRow, SkillsStatus
+
+
 _LACKS = (
     ("bins", "programs"),
     ("anyBins", "one of the programs"),
@@ -32,10 +35,10 @@ _SERVER_STATES = {
 _PLUGIN_SIGNS = {"loaded": "✓", "failed": "✗", "off": "-"}
 
 
-def _one_of(listed: str, name: str, what: str) -> Callable[[dict[str, Any], argparse.Namespace], dict[str, Any]]:
+def _one_of(listed: str, name: str, what: str) -> Callable[[Any, argparse.Namespace], Any]:
     """Picks the row that the argument called ``name`` names out of the list that the Gateway answers."""
 
-    def pick(payload: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    def pick(payload: dict[str, list[Any]], args: argparse.Namespace) -> Any:
         wanted, rows = getattr(args, name), {row[name]: row for row in payload[listed]}
         if wanted in rows:
             return rows[wanted]
@@ -46,7 +49,7 @@ def _one_of(listed: str, name: str, what: str) -> Callable[[dict[str, Any], argp
     return pick
 
 
-def _show_skills(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_skills(report: SkillsStatus, args: argparse.Namespace) -> Iterator[str]:
     rows = report["skills"]
     yield f"Skills: {sum(row['eligible'] for row in rows)} of {len(rows)} can be used"
     for row in rows:
@@ -58,13 +61,13 @@ def _show_skills(report: dict[str, Any], args: argparse.Namespace) -> Iterator[s
             yield f"    {_why_not(row)}"
 
 
-def _show_skill(row: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_skill(row: SkillRow, args: argparse.Namespace) -> Iterator[str]:
     yield f"{_titled(row)}: {'can be used' if row['eligible'] else _why_not(row)}"
     yield from row["description"].rstrip().splitlines()
     yield f"File: {row['filePath']}"
     yield f"From: {row['source']}"
-    if row.get("homepage"):
-        yield f"Homepage: {row['homepage']}"
+    if homepage := row.get("homepage"):
+        yield f"Homepage: {homepage}"
     if not row.get("modelInvocable", True):
         yield "The model is not told of it (disable-model-invocation)."
     for kind, words in _LACKS:
@@ -74,7 +77,7 @@ def _show_skill(row: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
         yield f"Its author suggests to install: {step.get('label')} (not done by OpenClaw)"
 
 
-def _show_check(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_check(report: SkillsStatus, args: argparse.Namespace) -> Iterator[str]:
     rows = report["skills"]
     yield f"Can be used: {', '.join(row['name'] for row in rows if row['eligible']) or 'none'}"
     yield from (f"✗ {_titled(row)}: {_why_not(row)}" for row in rows if not row["eligible"])
@@ -82,7 +85,7 @@ def _show_check(report: dict[str, Any], args: argparse.Namespace) -> Iterator[st
     yield f"Folders: {report['workspaceDir']}/skills, {report['managedSkillsDir']}"
 
 
-def _why_not(row: dict[str, Any]) -> str:
+def _why_not(row: SkillRow) -> str:
     """Why a skill is not offered to the model, in words that tell what to do about it."""
     if row["disabled"]:
         return f"switched off in skills.entries.{row['skillKey']}.enabled"
@@ -92,11 +95,11 @@ def _why_not(row: dict[str, Any]) -> str:
     return f"needs {'; '.join(lacks)}"
 
 
-def _titled(row: dict[str, Any]) -> str:
-    return f"{row['emoji']} {row['name']}" if row.get("emoji") else row["name"]
+def _titled(row: SkillRow) -> str:
+    return f"{emoji} {row['name']}" if (emoji := row.get("emoji")) else row["name"]
 
 
-def _show_servers(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_servers(report: McpServers, args: argparse.Namespace) -> Iterator[str]:
     rows = report["servers"]
     if not rows:
         yield "No MCP servers. Add one under mcp.servers in the configuration; docs/mcp.md has examples."
@@ -104,8 +107,8 @@ def _show_servers(report: dict[str, Any], args: argparse.Namespace) -> Iterator[
         yield from _show_server(row, args, brief=True)
 
 
-def _show_server(row: dict[str, Any], _args: argparse.Namespace, *, brief: bool = False) -> Iterator[str]:
-    version = f" ({row['version']})" if row.get("version") else ""
+def _show_server(row: McpServer, _args: argparse.Namespace, *, brief: bool = False) -> Iterator[str]:
+    version = f" ({version})" if (version := row.get("version")) else ""
     yield f"{row['name']}{version}: {_SERVER_STATES.get(row['state'], row['state'])}"
     who = "all sessions" if row["sessions"] == "all" else "the owner's sessions"
     yield f"    {row['transport']}, {who}{', asks before each call' if row['ask'] == 'always' else ''}"
@@ -127,7 +130,7 @@ def _serve(args: argparse.Namespace) -> int:
     return serve(from_args(args))
 
 
-def _show_plugins(report: dict[str, Any], _args: argparse.Namespace) -> Iterator[str]:
+def _show_plugins(report: Plugins, _args: argparse.Namespace) -> Iterator[str]:
     rows = report["plugins"]
     if not rows:
         yield "No extensions are installed. docs/extensions.md says how to write or install one."
@@ -137,12 +140,12 @@ def _show_plugins(report: dict[str, Any], _args: argparse.Namespace) -> Iterator
             yield f"    {row['problem']}"
 
 
-def _head(row: dict[str, Any]) -> str:
+def _head(row: PluginRow) -> str:
     failures = f", failed {row['failures']} times" if row["failures"] else ""
     return f"{_PLUGIN_SIGNS.get(row['state'], '?')} {row['id']}: {row['state']}{failures} ({row['source']})"
 
 
-def _show_plugin(row: dict[str, Any], _args: argparse.Namespace) -> Iterator[str]:
+def _show_plugin(row: PluginRow, _args: argparse.Namespace) -> Iterator[str]:
     yield _head(row)
     if row["problem"]:
         yield f"Problem: {row['problem']}"

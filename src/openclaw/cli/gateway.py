@@ -17,7 +17,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
+
+    from openclaw.cli.answers import (
+        ConfigFile,
+        CostTotals,
+        GatewayAnswers,
+        GatewayReport,
+        ListenAddress,
+        ProcessState,
+        UsageCost,
+    )
+
 
 BINDS = ("loopback", "lan", "tailnet", "auto", "custom")
 
@@ -105,35 +115,45 @@ def restart(args: argparse.Namespace) -> int:
     return _start(args, GatewayClient(gateway_target.resolve()))
 
 
-def _show_status(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_status(report: GatewayReport, args: argparse.Namespace) -> Iterator[str]:
     unit, gateway, runtime = report["service"], report["gateway"], report["service"]["runtime"]
     yield f"Service: {unit['label']} ({'installed' if unit['loaded'] else 'not installed'})"
     yield f"Process: {runtime['status']} ({runtime['detail']})"
     yield f"Gateway: {gateway['probeUrl']} (bind {gateway['bindMode']}, from {gateway['portSource']})"
-    if gateway.get("tlsFingerprint"):
-        yield f"TLS fingerprint (SHA-256): {gateway['tlsFingerprint']}"
+    if fingerprint := gateway.get("tlsFingerprint"):
+        yield f"TLS fingerprint (SHA-256): {fingerprint}"
     yield f"Config: {report['config']['cli']['path']}"
     yield from (f"Service file: {issue}" for issue in unit["configAudit"]["issues"])
     if (rpc := report["rpc"]) is not None:
-        yield "Answers: yes" if rpc["ok"] else f"Answers: no. {rpc['error']}"
+        yield "Answers: yes" if rpc["ok"] else f"Answers: no. {rpc.get('error')}"
 
 
-def _is_down(report: dict[str, Any], args: argparse.Namespace) -> bool:
+def _is_down(report: GatewayReport, args: argparse.Namespace) -> bool:
     rpc = report["rpc"]
     return report["service"]["runtime"]["status"] != "running" if rpc is None else not rpc["ok"]
 
 
-def _status(args: argparse.Namespace) -> dict[str, Any]:
+def _status(args: argparse.Namespace) -> GatewayReport:
     client = from_args(args, live=True)
-    target, rpc = client.target, None
+    target = client.target
+    address: ListenAddress = {
+        "bindMode": target.bind or "remote",
+        "bindHost": target.host,
+        "port": target.port,
+        "portSource": target.source,
+        "probeUrl": target.url,
+    }
+    if target.fingerprint:
+        address["tlsFingerprint"] = target.fingerprint
+    rpc: GatewayAnswers | None = None
     if not args.no_probe:
-        rpc: dict[str, Any] | None = {"ok": True, "url": target.url}
         try:
             client.call("health")
+            rpc = {"ok": True, "url": target.url}
         except UserError as error:
-            rpc |= {"ok": False, "error": str(error)}
-    config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
-    runtime: dict[str, Any] = {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
+            rpc = {"ok": False, "url": target.url, "error": str(error)}
+    config: ConfigFile = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
+    runtime: ProcessState = {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
     if (pid := service.running_pid()) is not None:
         runtime = {"status": "running", "pid": pid, "detail": f"process {pid}"}
     running = gateway_target.running_gateway() or {}
@@ -149,14 +169,7 @@ def _status(args: argparse.Namespace) -> dict[str, Any]:
             "configAudit": {"ok": not issues, "issues": issues},
         },
         "config": {"cli": config, "daemon": {"path": daemon_path, "exists": os.path.exists(daemon_path)}},
-        "gateway": {
-            "bindMode": target.bind or "remote",
-            "bindHost": target.host,
-            "port": target.port,
-            "portSource": target.source,
-            "probeUrl": target.url,
-            **({"tlsFingerprint": target.fingerprint} if target.fingerprint else {}),
-        },
+        "gateway": address,
         "port": {
             "port": target.port,
             "status": "busy" if listening else "free",
@@ -182,7 +195,7 @@ def call(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_cost(found: UsageCost, args: argparse.Namespace) -> Iterator[str]:
     yield f"Usage cost ({found['days']} days)"
     yield f"Total: {_cost(found['totals'])}"
     if found["daily"]:
@@ -190,7 +203,7 @@ def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]
         yield f"Latest day: {latest['date']} · {_cost(latest)}"
 
 
-def _cost(totals: dict[str, Any]) -> str:
+def _cost(totals: CostTotals) -> str:
     missing, cost = totals["missingCostEntries"], totals["totalCost"]
     amount = "cost unknown" if missing and not cost else f"${cost:.4f}" if cost < 0.01 else f"${cost:.2f}"
     partial = f" ({missing} calls of unknown price)" if missing and cost else ""

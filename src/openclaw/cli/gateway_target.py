@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from openclaw.cli.answers import GatewayLockFile
+
+
 LOOPBACK = "127.0.0.1"
 _COMMENT_OR_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_LOOSE = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])|[A-Za-z_$][\w$]*(?=\s*:)')
@@ -98,19 +101,19 @@ def _local(gateway: dict[str, Any]) -> GatewayTarget:
     tls = _section(gateway, "tls")
     bind = str(gateway.get("bind") or "loopback")
     host, port, source = LOOPBACK, paths.DEFAULT_PORT, "local loopback"
-    running = running_gateway() or {}
+    running: GatewayLockFile = running_gateway() or {"pid": 0}
     explicit = port_from_environment()
     if explicit:
         port, source = explicit, "env OPENCLAW_GATEWAY_PORT"
-    elif running.get("port"):
-        port, source = int(running["port"]), "local loopback (running Gateway)"
+    elif running_port := running.get("port"):
+        port, source = int(running_port), "local loopback (running Gateway)"
     elif explicit is not None:
         # Any free port. Until a Gateway runs it is not known.
         port, source = 0, "env OPENCLAW_GATEWAY_PORT"
     elif isinstance(configured := gateway.get("port"), int):
         port, source = configured, "local loopback (config gateway.port)"
-    if running.get("host"):
-        host = str(running["host"])
+    if running_host := running.get("host"):
+        host = running_host
     elif bind == "custom" and gateway.get("customBindHost"):
         host = str(gateway["customBindHost"])
     serves_tls = bool(running["tlsFingerprint"] if "tlsFingerprint" in running else tls.get("enabled"))
@@ -181,15 +184,15 @@ def _from_url(url: str, source: str) -> GatewayTarget:
     return GatewayTarget(host.strip("[]"), number, tls=tls, local=False, source=source, bind="")
 
 
-def running_gateway() -> dict[str, Any] | None:
+def running_gateway() -> GatewayLockFile | None:
     """Returns what the running Gateway wrote into its lock file; ``None`` when its process is gone."""
     try:
         with open(lock_path(), encoding="utf-8") as file:
-            lock = json.load(file)
+            lock: GatewayLockFile = json.load(file)
         os.kill(int(lock["pid"]), 0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return lock if isinstance(lock, dict) else None
+    return lock
 
 
 def start_command() -> str:

@@ -19,7 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
-    from typing import Any
+
+    from openclaw.cli.answers import ExtraRow, Extras
+
 
 NAME = "openclaw"
 STDERR = 2
@@ -219,7 +221,7 @@ def update(args: argparse.Namespace) -> int:
         raise UserError(f"OpenClaw was installed from {source.file}. Install a newer file of it in the same way.")
     with working("Looking for a newer version"):
         newer, told = newer_version(method, source)
-    about: dict[str, Any] = {"method": method, "version": __version__, "newer": newer, "told": told}
+    about: dict[str, object] = {"method": method, "version": __version__, "newer": newer, "told": told}
     if newer is False and not args.force:
         return answer(args, {"ok": True, "dryRun": args.dry_run, **about, "steps": []}, f"{told} Nothing was done.")
     commands = update_commands(method, sys.executable, _checkout(), source)
@@ -362,14 +364,16 @@ def _delete(path: str) -> Callable[[], str]:
 # Extras
 
 
-def _extras(args: argparse.Namespace) -> dict[str, Any]:
+def _extras(args: argparse.Namespace) -> Extras:
     from openclaw.python_packages import extras, has_extra, requirements_of
 
-    rows = [{"name": one, "installed": has_extra(one), "libraries": requirements_of(one)} for one in extras()]
+    rows: list[ExtraRow] = [
+        {"name": one, "installed": has_extra(one), "libraries": requirements_of(one)} for one in extras()
+    ]
     return {"extras": rows}
 
 
-def _show_extras(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_extras(found: Extras, args: argparse.Namespace) -> Iterator[str]:
     for row in found["extras"]:
         yield f"{row['name']:<10} {'installed' if row['installed'] else '-':<10} {', '.join(row['libraries'])}"
 
@@ -407,7 +411,7 @@ def install_extra(name: str) -> None:
 # The plan
 
 
-def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], about: dict[str, Any]) -> int:
+def _carry_out(args: argparse.Namespace, head: str, steps: list[PlannedStep], about: dict[str, object]) -> int:
     plan = [step.text for step in steps]
     if args.dry_run and args.json:
         print_json({"ok": True, "dryRun": True, **about, "steps": plan})

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from openclaw.cli.answers import LogLine, LogPage
+
+
 COLOURS = {"fatal": "red", "error": "red", "warn": "yellow", "warning": "yellow", "debug": "dim", "trace": "dim"}
 MAX_BYTES = 250_000
 LEVELS = ("trace", "debug", "info", "warn", "error", "fatal")
@@ -28,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plain:
         os.environ["NO_COLOR"] = "1"
     client, wanted = from_args(args), Wanted(args)
-    params: dict[str, Any] = {"limit": args.limit, "maxBytes": args.max_bytes}
+    params: dict[str, object] = {"limit": args.limit, "maxBytes": args.max_bytes}
     try:
         page = client.call("logs.tail", params)
     except Unreachable:
@@ -68,7 +71,7 @@ class Wanted:
         self._session = args.session
         self._text = (args.grep or "").lower()
 
-    def __contains__(self, record: dict[str, Any]) -> bool:
+    def __contains__(self, record: LogLine) -> bool:
         level = {"warning": "warn"}.get(record["level"], record["level"])
         subsystem, fields = str(record.get("subsystem") or ""), record.get("fields") or {}
         return (
@@ -87,7 +90,7 @@ class Wanted:
         return not (self._rank or self._messages or self._subsystem or self._session or self._text)
 
 
-def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
+def _from_file(limit: int, max_bytes: int) -> LogPage:
     path = _last_file()
     note("No Gateway is running; reading its last log file.")
     with open(path, "rb") as file:
@@ -115,7 +118,7 @@ def _last_file() -> str:
     return os.path.join(directory, max(names))
 
 
-def _show(page: dict[str, Any], wanted: Wanted, *, as_json: bool) -> None:
+def _show(page: LogPage, wanted: Wanted, *, as_json: bool) -> None:
     if page.get("reset") or page.get("truncated"):
         notice = "The log was rotated." if page.get("reset") else "Some lines were skipped."
         if as_json:
@@ -133,7 +136,7 @@ def _show(page: dict[str, Any], wanted: Wanted, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def parse_line(raw: str) -> dict[str, Any] | None:
+def parse_line(raw: str) -> LogLine | None:
     """Returns time, level, subsystem, message and fields of a line in our format or the original's; else ``None``."""
     try:
         record = json.loads(raw)
@@ -149,15 +152,18 @@ def parse_line(raw: str) -> dict[str, Any] | None:
             subsystem = subsystem or (parse_line(parts.pop(0)) or {}).get("subsystem")
         message = " ".join(part if isinstance(part, str) else json.dumps(part) for part in parts)
     level = str(record.get("level") or (meta or {}).get("logLevelName") or "info").lower()
-    parsed = {"time": record.get("time") or (meta or {}).get("date"), "level": level, "message": message}
-    parsed |= {"subsystem": subsystem} if subsystem else {}
-    return parsed | ({"fields": record["fields"]} if isinstance(record.get("fields"), dict) else {})
+    parsed: LogLine = {"time": record.get("time") or (meta or {}).get("date"), "level": level, "message": message}
+    if subsystem:
+        parsed["subsystem"] = subsystem
+    if isinstance(record.get("fields"), dict):
+        parsed["fields"] = record["fields"]
+    return parsed
 
 
-def _text(record: dict[str, Any]) -> str:
+def _text(record: LogLine) -> str:
     level = record["level"]
     shown = paint(f"{level:<5}", COLOURS[level]) if level in COLOURS else f"{level:<5}"
-    subsystem = f"[{record['subsystem']}] " if record.get("subsystem") else ""
+    subsystem = f"[{subsystem}] " if (subsystem := record.get("subsystem")) else ""
     text = str(record["message"]).replace("\n", " ⏎ ")
     state = (record.get("fields") or {}).get("state")
     colour = "red" if level in ("error", "fatal") else "green" if state == "answered" else None
@@ -171,7 +177,7 @@ def _clock(time: Any) -> str:
     return f"{text[:10]} {text[11:19]}" if len(text) >= 19 and text[10] == "T" else text
 
 
-def _emit(value: dict[str, Any]) -> None:
+def _emit(value: dict[str, object]) -> None:
     print_json(value, indent=None)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.cli.answers import MemoryStatus, Passages
     from openclaw.cli.client import GatewayClient
 
 SLOW_MS = 600_000
@@ -21,7 +22,7 @@ MOST_PIECES = 10_000
 SNIPPET_WIDTH = 300
 
 
-def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_status(answer: MemoryStatus, args: argparse.Namespace) -> Iterator[str]:
     state = "on" if answer.get("enabled") else "off (agents.defaults.memorySearch.enabled)"
     yield (
         f"Memory of {answer.get('agentId')}: {answer.get('files')} files, {answer.get('bytes')} bytes, "
@@ -34,7 +35,7 @@ def _show_status(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[s
     _note_fallback(answer)
 
 
-def _index_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+def _index_all(client: GatewayClient, wanted: dict[str, object]) -> Any:
     """Reads the notes, then has them embedded piece by piece."""
     with working("Reading the notes"):
         answer = client.call("memory.index", {**wanted, "most": PIECE}, SLOW_MS)
@@ -49,14 +50,14 @@ def _index_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
     return answer
 
 
-def _show_index(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_index(answer: MemoryStatus, args: argparse.Namespace) -> Iterator[str]:
     yield f"{answer.get('files')} files indexed in {answer.get('chunks')} pieces."
     if answer.get("provider") not in (None, "none"):
         yield f"Embeddings: {_embedder(answer)}"
     _note_fallback(answer)
 
 
-def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_found(answer: Passages, args: argparse.Namespace) -> Iterator[str]:
     for found in answer.get("results") or []:
         where = f"{found.get('path')}#L{found.get('startLine')}-L{found.get('endLine')}"
         yield paint(where, "bold") + f"  {found.get('score')}"
@@ -66,7 +67,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
     _note_fallback(answer)
 
 
-def _embedder(answer: dict[str, Any]) -> str:
+def _embedder(answer: MemoryStatus) -> str:
     if answer.get("provider") in (None, "none"):
         return "none; words only"
     works = {True: ", works", False: ", does not work", None: ""}[answer.get("embeddingsWork")]
@@ -74,7 +75,7 @@ def _embedder(answer: dict[str, Any]) -> str:
     return f"{answer.get('provider')} ({answer.get('model')}), {have}{works}"
 
 
-def _note_fallback(answer: dict[str, Any]) -> None:
+def _note_fallback(answer: MemoryStatus | Passages) -> None:
     """Says on stderr why the configured embeddings were not used."""
     if fallback := answer.get("fallback"):
         note(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}")

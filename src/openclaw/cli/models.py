@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.cli.answers import (
+        AuthReport,
+        KeyOffer,
+        ModelEntry,
+        ModelReport,
+        ModelRow,
+        ModelRows,
+        ModelsStatus,
+        ProviderKey,
+    )
     from openclaw.config.schema import Config
     from openclaw.models.base import Model
     from openclaw.models.local.install import Download
@@ -47,7 +57,7 @@ LONG_LABEL = 36
 """A label of this length says why it waits, and leaves no room for the bar."""
 
 
-def _listed(args: argparse.Namespace) -> dict[str, Any]:
+def _listed(args: argparse.Namespace) -> ModelRows:
     if args.local and not args.provider:
         rows = local_rows()
     else:
@@ -62,7 +72,7 @@ def _listed(args: argparse.Namespace) -> dict[str, Any]:
     return {"count": len(rows), "models": rows}
 
 
-def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
+def _row(model: ModelEntry, default: str) -> ModelRow:
     key = f"{model.get('provider')}/{model.get('id')}"
     tags = ["default"] if key == default else []
     tags += ["reasoning"] if model.get("reasoning") else []
@@ -78,7 +88,7 @@ def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
     }
 
 
-def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_list(found: ModelRows, args: argparse.Namespace) -> Iterator[str]:
     rows = found["models"]
     if args.plain:
         yield from (row["key"] for row in rows)
@@ -102,10 +112,11 @@ def status(args: argparse.Namespace) -> int:
         return found["auth"]["check"]
     client = from_args(args)
     running = client.alive()
-    told: dict[str, Any] = {}
+    told: ModelsStatus = {}
     if running:
         told = client.call("models.status", {"refresh": True, **({"agentId": args.agent} if args.agent else {})})
-        found |= {"resolvedDefault": told["defaultModel"] or found["resolvedDefault"], "why": told["why"]}
+        found["resolvedDefault"] = told.get("defaultModel") or found["resolvedDefault"]
+        found["why"] = told.get("why") or found["why"]
     found["gateway"] = told if running else None
     found["notInGateway"] = unknown_to_gateway(told) if running and client.target.local else []
     if args.probe or args.probe_provider:
@@ -117,15 +128,15 @@ def status(args: argparse.Namespace) -> int:
         found["probe"] = client.call("models.probe", given, timeout_ms=args.probe_timeout * 4)["results"]
     answer(args, found, found["resolvedDefault"] if args.plain else "\n".join(_status_lines(found)))
     if not args.json and not args.plain and sys.stdin.isatty() and sys.stdout.isatty():
-        offer_keys(found["notInGateway"])
+        offer_keys(found.get("notInGateway", []))
     return 0 if all(row["ok"] for row in found.get("probe", ())) else 1
 
 
-def _status_lines(found: dict[str, Any]) -> list[str]:
+def _status_lines(found: ModelReport) -> list[str]:
     from openclaw.models.errors import failure_text
     from openclaw.text import duration
 
-    here = "the Gateway" if found["gateway"] else "a Gateway started from here (none is running)"
+    here = "the Gateway" if found.get("gateway") else "a Gateway started from here (none is running)"
     lines = [
         f"Default model of {here}: {found['resolvedDefault']}",
         f"Why: {found['why']}",
@@ -140,14 +151,14 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         f"Local model: {'installed' if found['localInstalled'] else 'not here (openclaw models install)'}",
         f"Config: {found['configPath']}",
     ]
-    for row in (found["gateway"] or {}).get("providers", ()):
+    for row in (found.get("gateway") or {}).get("providers", ()):
         keys = ", ".join(_key_words(key) for key in row["keys"])
         lines.append(f"Key for {row['label']}: {keys}")
     for row in found.get("probe", ()):
         verdict = paint("works", "green") if row["ok"] else paint("does not work", "red")
         detail = f"{row.get('durationMs', 0) / 1000:.1f} s" if row["ok"] else row.get("error") or row.get("kind")
-        lines.append(f"{row['model']} with {row['key']['id']}: " + verdict + f" ({detail})")
-    for offer in found["notInGateway"]:
+        lines.append(f"{row['model']} with {row['key'].get('id')}: " + verdict + f" ({detail})")
+    for offer in found.get("notInGateway", ()):
         lines.append(
             f"{offer['variable']} is set in this terminal, but the Gateway was started without it. Store it: "
             f"openclaw models auth add --provider {offer['provider']} --from-env {offer['variable']}"
@@ -155,13 +166,13 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _key_words(key: dict[str, Any]) -> str:
+def _key_words(key: ProviderKey) -> str:
     words = {"unneeded": "none needed", "config": "in the configuration", "profile": "stored"}
-    source, where = str(key["source"]), str(key.get("where") or "")
+    source, where = key["source"], key.get("where")
     return f"{words.get(source, source)}{f' ({where})' if where else ''}"
 
 
-def model_report(agent: str | None) -> dict[str, Any]:
+def model_report(agent: str | None) -> ModelReport:
     import asyncio
 
     from openclaw.config import agents
@@ -194,7 +205,7 @@ def model_report(agent: str | None) -> dict[str, Any]:
     }
 
 
-def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
+def _auth_report(config: Config, agent_id: str, model: Model) -> AuthReport:
     """The stored credentials, and the keys that rest after failed calls."""
     from openclaw.clock import SystemClock
     from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
@@ -234,7 +245,7 @@ def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
     }
 
 
-def unknown_to_gateway(told: dict[str, Any]) -> list[dict[str, str]]:
+def unknown_to_gateway(told: ModelsStatus) -> list[KeyOffer]:
     """The keys in this terminal's environment that the Gateway does not have, because it was started without them.
 
     ``told`` is the answer of ``models.status``. A provider whose key the Gateway has from elsewhere is left out.
@@ -246,7 +257,7 @@ def unknown_to_gateway(told: dict[str, Any]) -> list[dict[str, str]]:
         for row in told.get("providers", ())
         if any(key["source"] not in ("unneeded", "missing") for key in row["keys"])
     }
-    offers: list[dict[str, str]] = []
+    offers: list[KeyOffer] = []
     for name, facts in PROVIDERS.items():
         variable = next((one for one in facts.key_env if os.environ.get(one, "").strip()), None)
         if variable and facts.default_model and name not in supplied and variable not in told.get("variables", ()):
@@ -254,7 +265,7 @@ def unknown_to_gateway(told: dict[str, Any]) -> list[dict[str, str]]:
     return offers
 
 
-def offer_keys(offers: list[dict[str, str]]) -> None:
+def offer_keys(offers: list[KeyOffer]) -> None:
     """Asks the person at the terminal whether to give the Gateway the keys that it lacks."""
     for offer in offers:
         question = f"The Gateway does not have your {offer['label']} key ({offer['variable']}). Store it for it?"
@@ -286,7 +297,7 @@ def keep_key(provider: str, key: str, *, agent: str | None = None, profile: str 
     return f"Stored as {name} in {path} (only you can read it)." + (f" {default} answers." if default else "")
 
 
-def refresh_gateway() -> dict[str, Any]:
+def refresh_gateway() -> ModelsStatus:
     """Asks a running Gateway to look at its models and keys again, and returns what it uses. Empty: none runs."""
     from openclaw.cli.gateway_target import resolve
 
@@ -398,7 +409,7 @@ def _auth_order(args: argparse.Namespace) -> int:
             there = ", ".join(stored) or "none"
             raise UserError(f"Not stored for {provider}: {', '.join(unknown)}. Stored: {there}.")
 
-    def change(document: dict[str, Any]) -> None:
+    def change(document: dict[str, object]) -> None:
         before = document.get("order")
         kept = {name: ids for name, ids in before.items() if name != provider} if isinstance(before, dict) else {}
         document["order"] = {**kept, provider: order} if order else kept
@@ -414,7 +425,7 @@ def _auth_order(args: argparse.Namespace) -> int:
 # Models that run on this computer
 
 
-def local_rows() -> list[dict[str, Any]]:
+def local_rows() -> list[ModelRow]:
     """What runs here, what a server on this computer has, and what can be fetched. It needs no Gateway."""
     import asyncio
 
@@ -444,11 +455,11 @@ def local_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _show_local(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _show_local(rows: list[ModelRow]) -> Iterator[str]:
     for row in rows:
-        size = f"{row['size'] / 1e9:.1f} GB" if row["size"] else ""
+        size = f"{size / 1e9:.1f} GB" if (size := row.get("size")) else ""
         state = "installed" if row["available"] else "not installed"
-        yield f"{row['key']:<28} {size:>7}  {state:<14} {row['about']}".rstrip()
+        yield f"{row['key']:<28} {size:>7}  {state:<14} {row.get('about')}".rstrip()
     if not all(row["available"] for row in rows):
         note("Install one: openclaw models install qwen3-0.6b")
 

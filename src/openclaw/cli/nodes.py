@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from openclaw.cli.answers import CommandResult, Device, Nodes, NodeSettings, NodeStatus, PendingNodes
     from openclaw.node.host import GatewayAddress, NodeHost, NodeIdentity
     from openclaw.tools.exec.settings import ExecSettings
 
@@ -48,8 +49,8 @@ APPROVAL_MS = 120_000
 APPROVAL_REQUIRED = "SYSTEM_RUN_DENIED: approval required"
 
 
-def _show_nodes(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    nodes: list[dict[str, Any]] = listed["nodes"]
+def _show_nodes(listed: Nodes, args: argparse.Namespace) -> Iterator[str]:
+    nodes = listed["nodes"]
     for node in nodes:
         state = "connected" if node.get("connected") else "not connected"
         paired = "paired" if node.get("paired") else "not paired"
@@ -57,20 +58,20 @@ def _show_nodes(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[st
         for_how_long = f" {age(time.time() * 1000 - since)}" if node.get("connected") and since else ""
         name = shortened(str(node.get("displayName") or "unnamed"))
         platform = shortened(str(node.get("platform") or "?"))
-        yield f"{name}  {str(node['nodeId'])[:12]}  {platform}  {state}{for_how_long}, {paired}"
-        if node.get("commands"):
-            yield f"  {', '.join(node['commands'])}"
+        yield f"{name}  {str(node.get('nodeId'))[:12]}  {platform}  {state}{for_how_long}, {paired}"
+        if commands := node.get("commands"):
+            yield f"  {', '.join(commands)}"
     if not nodes:
         yield "There are no nodes. On another machine: openclaw node run --host <this host> --token <Gateway token>"
 
 
-def _connected_only(listed: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def _connected_only(listed: Nodes, args: argparse.Namespace) -> Nodes:
     if not args.connected:
         return listed
     return {**listed, "nodes": [node for node in listed["nodes"] if node.get("connected")]}
 
 
-def _show_node(node: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_node(node: dict[str, object], args: argparse.Namespace) -> Iterator[str]:
     for name, value in node.items():
         if name == "ts":
             continue
@@ -78,24 +79,24 @@ def _show_node(node: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
         yield f"{name}: {json.dumps(shown) if isinstance(shown, dict) else shown}"
 
 
-def _waiting(gateway: GatewayClient) -> dict[str, list[dict[str, Any]]]:
+def _waiting(gateway: GatewayClient) -> dict[str, list[Device]]:
     """The requests of nodes that want to connect (``device``), and of programs that ask for a node (``node``)."""
-    asked: list[dict[str, Any]] = gateway.call("node.pair.list", {})["pending"]
-    devices: list[dict[str, Any]] = gateway.call("device.pair.list", {})["pending"]
+    asked: list[Device] = gateway.call("node.pair.list", {})["pending"]
+    devices: list[Device] = gateway.call("device.pair.list", {})["pending"]
     return {"device": [one for one in devices if "node" in (one.get("roles") or [one.get("role")])], "node": asked}
 
 
-def _pending(args: argparse.Namespace) -> dict[str, Any]:
+def _pending(args: argparse.Namespace) -> PendingNodes:
     waiting = _waiting(from_args(args))
     return {"pending": [*waiting["device"], *waiting["node"]]}
 
 
-def _show_pending(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_pending(found: PendingNodes, args: argparse.Namespace) -> Iterator[str]:
     for request in found["pending"]:
-        name, platform, ip = (str(request.get(field) or "") for field in ("displayName", "platform", "remoteIp"))
-        words = [str(request["requestId"]), shortened(name or "unnamed"), shortened(platform or "?")]
-        words += [shortened(ip or "this machine"), age(time.time() * 1000 - request["ts"]) if request.get("ts") else ""]
-        yield "  ".join(words).rstrip()
+        words = [str(request.get("requestId")), shortened(request.get("displayName") or "unnamed")]
+        words += [shortened(request.get("platform") or "?"), shortened(request.get("remoteIp") or "this machine")]
+        words += [age(time.time() * 1000 - since)] if (since := request.get("ts")) else []
+        yield "  ".join(words)
     if not found["pending"]:
         yield "No node waits to be let in."
 
@@ -103,7 +104,7 @@ def _show_pending(found: dict[str, Any], args: argparse.Namespace) -> Iterator[s
 def _decide(decision: str, said: str) -> Callable[[argparse.Namespace], int]:
     def run(args: argparse.Namespace) -> int:
         gateway = from_args(args)
-        families = {str(one["requestId"]): name for name, some in _waiting(gateway).items() for one in some}
+        families = {str(one.get("requestId")): name for name, some in _waiting(gateway).items() for one in some}
         meant = [id for id in families if id.startswith(args.request)]
         if len(meant) != 1:
             which = "Several requests begin" if meant else "No request begins"
@@ -132,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         raise UserError("Which command? Example: openclaw nodes run --node attic -- uname -a", EXIT_USAGE)
     gateway, text = from_args(args), " ".join(words)
-    wanted: dict[str, Any] = {"command": words, "timeoutMs": args.command_timeout, "runId": new_id()}
+    wanted: dict[str, object] = {"command": words, "timeoutMs": args.command_timeout, "runId": new_id()}
     if args.raw:
         wanted |= {"command": ["/bin/sh", "-lc", text], "rawCommand": text}
     if args.cwd:
@@ -156,20 +157,26 @@ def run(args: argparse.Namespace) -> int:
     return code if isinstance(code, int) and 0 <= code < 256 else EXIT_FAILURE
 
 
-def _run(gateway: GatewayClient, args: argparse.Namespace, wanted: dict[str, Any]) -> dict[str, Any]:
+def _run(gateway: GatewayClient, args: argparse.Namespace, wanted: dict[str, object]) -> CommandResult:
     timeout = args.command_timeout + GRACE_MS
     params = {"nodeId": args.node, "command": "system.run", "params": wanted, "timeoutMs": timeout}
     payload = gateway.call("node.invoke", {**params, "idempotencyKey": new_id()}, timeout + GRACE_MS)["payload"]
-    return payload if isinstance(payload, dict) else {}
+    return payload or {}
 
 
-def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str, once_only: str | None) -> dict[str, Any]:
+def _approved(gateway: GatewayClient, args: argparse.Namespace, text: str, once_only: str | None) -> dict[str, object]:
     """Asks a person and waits for the answer. ``once_only`` says why the node would not remember ``allow-always``."""
     id = new_id()
     note(f"The node asks first. Waiting for an answer: /approve {id[:8]} allow-once in a chat.")
     if once_only:
         note(f"It cannot be allowed for good: {once_only}.")
-    request: dict[str, Any] = {"id": id, "command": text, "host": "node", "node": args.node, "timeoutMs": APPROVAL_MS}
+    request: dict[str, object] = {
+        "id": id,
+        "command": text,
+        "host": "node",
+        "node": args.node,
+        "timeoutMs": APPROVAL_MS,
+    }
     request |= {"onceOnly": once_only} if once_only else {}
     decided = gateway.call("exec.approval.request", request, APPROVAL_MS + GRACE_MS)
     if decided.get("decision") not in ("allow-once", "allow-always"):
@@ -245,7 +252,7 @@ def _identified(args: argparse.Namespace) -> tuple[NodeIdentity, str, GatewayAdd
         stored = _stored()
         name = args.display_name or str(stored.get("displayName") or "") or os.uname().nodename or "node"
         address = _address(args, stored)
-        wanted: dict[str, Any] = {**stored, "version": 1, "displayName": name}
+        wanted: dict[str, object] = {**stored, "version": 1, "displayName": name}
         # This machine's own Gateway is looked up at each start, because its port may change.
         if running_gateway() is None:
             pinned = {"tlsFingerprint": address.tls_fingerprint} if address.tls_fingerprint else {}
@@ -263,10 +270,11 @@ def _node_file() -> Path:
     return Path(paths.state_dir()) / "node.json"
 
 
-def _stored() -> dict[str, Any]:
+def _stored() -> NodeSettings:
     from openclaw.node.host import read_object
 
-    return read_object(_node_file()) or {}
+    stored: Any = read_object(_node_file()) or {}
+    return stored
 
 
 def _exec_settings() -> ExecSettings:
@@ -282,20 +290,19 @@ def _exec_settings() -> ExecSettings:
     return msgspec.convert(given, ExecSettings, strict=False)
 
 
-def _address(args: argparse.Namespace, stored: dict[str, Any]) -> GatewayAddress:
+def _address(args: argparse.Namespace, stored: NodeSettings) -> GatewayAddress:
     """The Gateway: from the flags, else the one that the node was last started with, else this machine's."""
     from openclaw.node.host import GatewayAddress
 
-    last = stored.get("gateway")
-    kept: dict[str, Any] = last if isinstance(last, dict) else {}
+    last = stored.get("gateway") or {}
     secret = args.token or os.environ.get("OPENCLAW_GATEWAY_TOKEN") or None
-    if args.host or args.url or kept.get("url"):
-        url = args.url or kept.get("url")
+    if args.host or args.url or last.get("url"):
+        url = args.url or last.get("url")
         if args.host and not args.url:
             host = f"[{args.host}]" if ":" in args.host else args.host
             scheme = "wss" if args.tls or args.tls_fingerprint else "ws"
             url = f"{scheme}://{host}:{args.port or paths.DEFAULT_PORT}"
-        fingerprint = args.tls_fingerprint or (None if args.host or args.url else kept.get("tlsFingerprint"))
+        fingerprint = args.tls_fingerprint or (None if args.host or args.url else last.get("tlsFingerprint"))
         if fingerprint and not str(url).startswith("wss://"):
             raise UserError("--tls-fingerprint needs an encrypted address: add --tls", EXIT_USAGE)
         password = args.password or (None if secret else os.environ.get("OPENCLAW_GATEWAY_PASSWORD") or None)
@@ -319,7 +326,7 @@ def install(args: argparse.Namespace) -> int:
     return done
 
 
-def _status(args: argparse.Namespace) -> dict[str, Any]:
+def _status(args: argparse.Namespace) -> NodeStatus:
     from openclaw.clock import SystemClock
     from openclaw.node.host import BadIdentity, NodeIdentity
 
@@ -340,7 +347,7 @@ def _status(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _show_status(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_status(found: NodeStatus, args: argparse.Namespace) -> Iterator[str]:
     if found["nodeId"] is None:
         yield "This machine has not been a node yet. `openclaw node run` makes it one."
     else:

@@ -35,7 +35,7 @@ WAIT_S = 10
 """How long to wait for another command that reads the folder."""
 
 
-def read_folder(method: str, params: dict[str, Any], *, told: bool) -> dict[str, Any]:
+def read_folder(method: str, params: dict[str, object], *, told: bool) -> dict[str, object]:
     """Answers a call from the state folder, as the Gateway would. It says so once, unless it was ``told`` already."""
     logging.getLogger("openclaw").addHandler(logging.NullHandler())
     state = paths.state_dir()
@@ -63,13 +63,13 @@ def shared_findings() -> list[Finding]:
     return asyncio.run(check_shared(paths.state_dir(), paths.config_path(), SystemClock(), os.environ))
 
 
-def _answer(state: str, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _answer(state: str, method: str, params: dict[str, object]) -> tuple[dict[str, object], list[str]]:
     from openclaw.gateway.offline import answer_offline
 
     return asyncio.run(answer_offline(state, paths.config_path(), SystemClock(), os.environ, method, params))
 
 
-def _answer_from_nothing(state: str, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _answer_from_nothing(state: str, method: str, params: dict[str, object]) -> tuple[dict[str, object], list[str]]:
     """The answer of a folder that holds nothing yet. Its name is put where that of the stand-in would be."""
     with tempfile.TemporaryDirectory() as empty:
 

@@ -21,8 +21,8 @@ from openclaw.cli.terminal import note, paint
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
+    from openclaw.cli.answers import InstalledService
     from openclaw.models.calls import Trial
 
 OFFERED = ("anthropic", "openai", "openrouter", "google", "xai", "groq", "mistral", "deepseek")
@@ -279,7 +279,7 @@ def _offer_service(args: argparse.Namespace) -> None:
             note("It runs while you are logged in. `loginctl enable-linger` keeps it running after that.")
 
 
-def _install_service() -> dict[str, Any]:
+def _install_service() -> InstalledService:
     """Puts the service in place with the keys it needs. A Gateway that runs by itself gives way to it."""
     if not service.manages_gateway():
         service.stop()
@@ -323,7 +323,7 @@ def _add_channel(name: str | None, settings: list[str]) -> int:
 def _by_flags(args: argparse.Namespace) -> int:
     answerer = _named_model(args)
     trial = None if args.skip_test else try_model(answerer)
-    report: dict[str, Any] = {"ok": True, "model": answerer.ref, "provider": answerer.provider}
+    report: dict[str, object] = {"ok": True, "model": answerer.ref, "provider": answerer.provider}
     report["source"] = answerer.source
     if trial is not None:
         report["trial"] = {"ok": trial.ok, "said": trial.said, "error": trial.error, "durationMs": trial.duration_ms}

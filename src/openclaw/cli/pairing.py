@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from openclaw.cli.answers import ApprovedPerson, Devices, PairingRequests
     from openclaw.cli.client import GatewayClient
 
 
@@ -26,10 +27,10 @@ _TOKEN = (
 )
 
 
-def _show_people(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    requests: list[dict[str, Any]] = answer.get("requests") or []
+def _show_people(answer: PairingRequests, args: argparse.Namespace) -> Iterator[str]:
+    requests = answer.get("requests") or []
     for request in requests:
-        meta: dict[str, str] = request.get("meta") or {}
+        meta = request.get("meta") or {}
         # A stranger chose it: a line break in it would make a row of its own.
         name = shortened(meta.get("name") or meta.get("username") or "")
         who = f"{request['id']} ({name})" if name else str(request["id"])
@@ -39,7 +40,7 @@ def _show_people(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[s
         yield f"Nobody waits{f' on {channel}' if channel else ''}."
 
 
-def _channel_and_code(args: argparse.Namespace) -> dict[str, Any]:
+def _channel_and_code(args: argparse.Namespace) -> dict[str, object]:
     words: list[str] = args.words
     if len(words) > 2 or (len(words) == 2 and args.channel):
         raise UserError("pairing approve takes a code, or a channel and a code: signal ABCD2345", EXIT_USAGE)
@@ -47,7 +48,7 @@ def _channel_and_code(args: argparse.Namespace) -> dict[str, Any]:
     return {"code": words[-1], "notify": args.notify, **({"channel": channel} if channel else {})}
 
 
-def _show_approved(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_approved(answer: ApprovedPerson, args: argparse.Namespace) -> Iterator[str]:
     yield f"{answer['id']} may now write on {answer['channel']}."
     if answer.get("notified") is False:
         note(f"The notice could not be sent: {answer.get('notifyError')}")
@@ -58,30 +59,27 @@ def _show_approved(answer: dict[str, Any], args: argparse.Namespace) -> Iterator
 _DEVICES_HINT = "`openclaw devices list` shows the requests and the devices with their ids."
 
 
-def _show_devices(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    for title, field, id_field, time_field in (
-        ("Waiting for approval:", "pending", "requestId", "ts"),
-        ("Paired:", "paired", "deviceId", "approvedAtMs"),
-    ):
+def _show_devices(listed: Devices, args: argparse.Namespace) -> Iterator[str]:
+    pending = [(device, device.get("requestId"), device.get("ts")) for device in listed.get("pending") or []]
+    paired = [(device, device.get("deviceId"), device.get("approvedAtMs")) for device in listed.get("paired") or []]
+    for title, devices in (("Waiting for approval:", pending), ("Paired:", paired)):
         yield title
-        devices: list[dict[str, Any]] = listed.get(field) or []
-        for device in devices:
-            since = device.get(time_field)
+        for device, id, since in devices:
             name = shortened(str(device.get("displayName") or device.get("clientId") or "unnamed"))
             platform = shortened(str(device.get("platform") or "?"))
             roles = ", ".join(device.get("roles") or [str(device.get("role"))])
             shown_age = age(time.time() * 1000 - since) if isinstance(since, int | float) else "unknown"
-            yield f"  {device.get(id_field)}  {name} ({platform})  {roles}  {shown_age}"
+            yield f"  {id}  {name} ({platform})  {roles}  {shown_age}"
         if not devices:
             yield "  none"
 
 
-def _decided(method: str) -> Callable[[GatewayClient, dict[str, Any]], Any]:
+def _decided(method: str) -> Callable[[GatewayClient, dict[str, object]], Any]:
     """Decides about the waiting device whose request begins with the words that were given."""
 
-    def call(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+    def call(client: GatewayClient, wanted: dict[str, object]) -> Any:
         pending = (client.call("device.pair.list") or {}).get("pending") or []
-        meant = [one["requestId"] for one in pending if str(one.get("requestId")).startswith(wanted["requestId"])]
+        meant = [one["requestId"] for one in pending if str(one.get("requestId")).startswith(str(wanted["requestId"]))]
         return client.call(method, {"requestId": meant[0] if len(meant) == 1 else wanted["requestId"]})
 
     return call

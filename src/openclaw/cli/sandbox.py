@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +24,8 @@ from openclaw.tools.sandbox.launch import PLACES, SandboxPlan, make_plan, sandbo
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+
+    from openclaw.cli.answers import SandboxExplanation, SandboxFacts
 
 
 def _config() -> Config:
@@ -70,28 +72,29 @@ def plan_for(config: Config, agent_id: str, key: str) -> SandboxPlan | None:
         seen.add(session)
         if wants_sandbox(config, agent, session):
             lineage.append((agent, session))
-        above = _entry(agent, session).get("spawnedBy") or ""
+        above = _parent(agent, session)
         agent, session = (above.split(":")[1] if above.startswith("agent:") else agent), above
     return make_plan(config, _state(), agent_id, key, lineage) if lineage else None
 
 
-def _entry(agent_id: str, key: str) -> dict[str, Any]:
+def _parent(agent_id: str, key: str) -> str:
+    """Return the key of the session that spawned this one, or "" if none did."""
     try:
         store = json.loads((_state() / "agents" / agent_id / "sessions" / "sessions.json").read_bytes())
-        return dict(store.get(key) or {})
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
+        return str(store[key].get("spawnedBy") or "")
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+        return ""
 
 
-def _explain(args: argparse.Namespace) -> dict[str, Any]:
+def _explain(args: argparse.Namespace) -> SandboxExplanation:
     config = _config()
     return explanation(config, *_session(config, args))
 
 
-def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
+def explanation(config: Config, agent_id: str, key: str) -> SandboxExplanation:
     settings, plan = sandbox_config(config, agent_id), plan_for(config, agent_id, key)
     elevated = config.tools.elevated
-    sandbox: dict[str, Any] = {
+    sandbox: SandboxFacts = {
         "mode": settings.mode,
         "scope": plan.scope if plan else scope_of(settings),
         "backend": plan.backend if plan else settings.backend,
@@ -104,19 +107,15 @@ def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
         import asyncio
 
         boundary = Boundary(plan, [_state() / "skills"], settings.prune, SystemClock())
-        sandbox |= {
-            "problem": asyncio.run(boundary.check()),
-            "inheritedFrom": next((session for _, session in plan.lineage if session != key), None),
-            "folder": str(plan.folder),
-            "workdir": boundary.workdir,
-            "network": plan.docker.network,
-            "limits": boundary.limits,
-            "mounts": [f"{one.folder}:{one.place}:{'rw' if one.writable else 'ro'}" for one in boundary.mounts],
-            "tools": {
-                "allow": list(plan.filters[0].allow),
-                "deny": sorted({name for rules in plan.filters for name in rules.deny}),
-                "offered": tools_inside(PLACES, plan.filters),
-            },
+        sandbox["problem"] = asyncio.run(boundary.check())
+        sandbox["inheritedFrom"] = next((session for _, session in plan.lineage if session != key), None)
+        sandbox["folder"], sandbox["workdir"] = str(plan.folder), boundary.workdir
+        sandbox["network"], sandbox["limits"] = plan.docker.network, boundary.limits
+        sandbox["mounts"] = [f"{one.folder}:{one.place}:{'rw' if one.writable else 'ro'}" for one in boundary.mounts]
+        sandbox["tools"] = {
+            "allow": list(plan.filters[0].allow),
+            "deny": sorted({name for rules in plan.filters for name in rules.deny}),
+            "offered": tools_inside(PLACES, plan.filters),
         }
     return {
         "agentId": agent_id,
@@ -135,24 +134,24 @@ def explanation(config: Config, agent_id: str, key: str) -> dict[str, Any]:
     }
 
 
-def _show_explanation(shown: dict[str, Any], args: argparse.Namespace) -> list[str]:
+def _show_explanation(shown: SandboxExplanation, args: argparse.Namespace) -> list[str]:
     sandbox = shown["sandbox"]
     lines = [paint(f"Session {shown['sessionKey']} of agent {shown['agentId']}", "bold")]
     if not sandbox["sessionIsSandboxed"]:
         lines.append(f"It runs on this machine directly (mode {sandbox['mode']}): its commands can do what you can do.")
     else:
         why = f"mode {sandbox['mode']}"
-        if sandbox["inheritedFrom"]:
-            why = f"it was spawned by {sandbox['inheritedFrom']}"
+        if parent := sandbox.get("inheritedFrom"):
+            why = f"it was spawned by {parent}"
         lines.append(f"It runs in a sandbox ({why}; backend {sandbox['backend']}, scope {sandbox['scope']}).")
         if sandbox["problem"]:
             lines.append(paint(f"Its runs are refused: {sandbox['problem']}", "red"))
         lines += [
-            f"workspace: access {sandbox['workspaceAccess']}, {sandbox['folder']} as {sandbox['workdir']}",
-            f"network: {sandbox['network']}",
-            *(f"limit {name}: {value}" for name, value in sandbox["limits"].items()),
-            *(f"sees {mount}" for mount in sandbox["mounts"]),
-            f"tools: {', '.join(sandbox['tools']['offered'])}",
+            f"workspace: access {sandbox['workspaceAccess']}, {sandbox.get('folder')} as {sandbox.get('workdir')}",
+            f"network: {sandbox.get('network')}",
+            *(f"limit {name}: {value}" for name, value in sandbox.get("limits", {}).items()),
+            *(f"sees {mount}" for mount in sandbox.get("mounts", ())),
+            f"tools: {', '.join(tools['offered'] if (tools := sandbox.get('tools')) else ())}",
         ]
     elevated = shown["elevated"]
     allowed = ", ".join(f"{channel}: {len(senders)}" for channel, senders in elevated["allowFrom"].items())
@@ -165,23 +164,26 @@ def _used(config: Config) -> list[SandboxRecord]:
     return [record for root in sorted(roots) for record in list_sandboxes(root)]
 
 
-def _list(args: argparse.Namespace) -> dict[str, Any]:
-    found = [] if args.browser else _used(_config())
-    # The names are those of the original, whose scripts read them. Its containers are our sandboxes.
+def _list(args: argparse.Namespace) -> list[SandboxRecord]:
+    return [] if args.browser else _used(_config())
+
+
+def _view(records: list[SandboxRecord]) -> dict[str, object]:
+    """Return the records under the names of the original, whose scripts read them. Its containers are our sandboxes."""
     rows = [
         {**msgspec.to_builtins(record), "containerName": Path(record.folder).name, "sessionKey": record.scope_key}
-        for record in found
+        for record in records
     ]
     return {"containers": rows, "browsers": []}
 
 
-def _show_list(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_list(records: list[SandboxRecord], args: argparse.Namespace) -> Iterator[str]:
     now = time.time() * 1000
-    for row in found["containers"]:
-        used, made = _ago(now - row["lastUsedAtMs"]), _ago(now - row["createdAtMs"])
-        yield f"{row['sessionKey']}  {row['backend']}  access {row['workspaceAccess']}  used {used}  made {made}"
-        yield f"  {row['folder']}"
-    if not found["containers"]:
+    for record in records:
+        used, made = _ago(now - record.last_used_at_ms), _ago(now - record.created_at_ms)
+        yield f"{record.scope_key}  {record.backend}  access {record.workspace_access}  used {used}  made {made}"
+        yield f"  {record.folder}"
+    if not records:
         yield "No sandbox was used yet."
 
 
@@ -245,6 +247,7 @@ COMMANDS = {
                 _list,
                 (Flag("--browser", "only sandboxes of browsers; there are none"), JSON),
                 show=_show_list,
+                view=_view,
                 example="openclaw sandbox list",
             ),
             "recreate": Action(

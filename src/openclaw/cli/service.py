@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Generator, Mapping, MutableMapping
     from subprocess import CompletedProcess
-    from typing import Any
+
+    from openclaw.cli.answers import InstalledService
+
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -74,9 +76,9 @@ def start(client: GatewayClient, extra: list[str] | None = None) -> int:
             lock = gateway_target.running_gateway()
             if lock is not None and (extra or not gateway_target.port_from_environment()):
                 client.target.port = int(lock.get("port") or client.target.port)
-            if lock is not None and lock.get("tlsFingerprint"):
+            if lock is not None and (fingerprint := lock.get("tlsFingerprint")):
                 # A first start with TLS has made its certificate only now.
-                client.target.tls, client.target.fingerprint = True, str(lock["tlsFingerprint"])
+                client.target.tls, client.target.fingerprint = True, fingerprint
             if client.alive():
                 if not client.target.secret:
                     # A first start has written a secret into the configuration.
@@ -263,13 +265,13 @@ def install(args: argparse.Namespace, what: str, extra: list[str]) -> int:
     report = put_in_place(what, extra, force=args.force)
     if report["enabled"]:
         return answer(args, report, f"Installed and started: {report['path']}")
-    todo = "\n".join(f"  {command}" for command in report["run"])
+    todo = "\n".join(f"  {command}" for command in report.get("run", ()))
     return answer(
         args, report, f"Wrote {report['path']}.\nThis login cannot start services; where one can, run:\n{todo}"
     )
 
 
-def put_in_place(what: str, extra: list[str], *, force: bool) -> dict[str, Any]:
+def put_in_place(what: str, extra: list[str], *, force: bool) -> InstalledService:
     """Installs the service: a systemd user unit, on macOS an agent of launchd. Returns what was done.
 
     A Gateway gets a private file with the variables that it needs to find its keys. ``enabled`` is False where this
@@ -286,7 +288,7 @@ def put_in_place(what: str, extra: list[str], *, force: bool) -> dict[str, Any]:
         return {**_load_agent(what, extra), "variables": env}
     write_private(path, unit_text(what, extra))
     commands = ["systemctl --user daemon-reload", f"systemctl --user enable {name}", f"systemctl --user restart {name}"]
-    report: dict[str, Any] = {"ok": True, "path": path, "enabled": usable(), "variables": env}
+    report: InstalledService = {"ok": True, "path": path, "enabled": usable(), "variables": env}
     if not report["enabled"]:
         return {**report, "run": commands}
     for command in commands:
@@ -418,7 +420,7 @@ def plist_text(what: str, extra: list[str]) -> bytes:
     )
 
 
-def _load_agent(what: str, extra: list[str]) -> dict[str, Any]:
+def _load_agent(what: str, extra: list[str]) -> InstalledService:
     """Writes the file and loads the agent. An agent that is loaded already is started anew."""
     from openclaw.config.store import write_private
 

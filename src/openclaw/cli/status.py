@@ -18,7 +18,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
+
+    from openclaw.cli.answers import (
+        AgentSessions,
+        AgentsSummary,
+        DashboardReport,
+        HealthAnswer,
+        StatusAnswer,
+        UsageStatus,
+    )
 
 
 def health_query(example: str) -> Action:
@@ -34,12 +42,12 @@ def health_query(example: str) -> Action:
     )
 
 
-def _show_health(health: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_health(health: HealthAnswer, args: argparse.Namespace) -> Iterator[str]:
     agents = [str(agent.get("agentId")) for agent in health.get("agents") or []]
     sessions = health.get("sessions") or {}
     yield f"Gateway: {'ok' if health.get('ok') else 'not ok'}"
-    if health.get("problem"):
-        yield f"Problem: {health['problem']}"
+    if problem := health.get("problem"):
+        yield f"Problem: {problem}"
     if waits := health.get("waitsForStorage"):
         yield f"Messages wait for their storage: {'; '.join(waits)}"
     yield from _channel_lines(health)
@@ -48,7 +56,7 @@ def _show_health(health: dict[str, Any], args: argparse.Namespace) -> Iterator[s
     yield from (f"- {row.get('key')} ({age(row.get('age'))})" for row in sessions.get("recent") or [])
 
 
-def _channel_lines(health: dict[str, Any]) -> list[str]:
+def _channel_lines(health: HealthAnswer) -> list[str]:
     channels, labels = health.get("channels") or {}, health.get("channelLabels") or {}
     lines: list[str] = []
     for name in health.get("channelOrder") or list(channels):
@@ -56,8 +64,8 @@ def _channel_lines(health: dict[str, Any]) -> list[str]:
         state = "not configured"
         if channel.get("configured"):
             state = "connected" if channel.get("connected") else "not connected"
-        if channel.get("lastError"):
-            state += f" ({channel['lastError']})"
+        if error := channel.get("lastError"):
+            state += f" ({error})"
         lines.append(f"{labels.get(name, name)}: {state}")
     return lines
 
@@ -77,10 +85,10 @@ def dashboard(args: argparse.Namespace) -> int:
         running = True
     base = str(page.get("basePath") or "").strip("/")
     clean = f"{target.http_url}/{base}/" if base else f"{target.http_url}/"
-    report: dict[str, Any] = {"url": clean, "wsUrl": target.url, "running": running}
+    report: DashboardReport = {"url": clean, "wsUrl": target.url, "running": running}
     if target.secret and running:
         ticket = client.call("signIn.create", {"secret": target.secret})
-        report |= {"signInUrl": f"{clean}#ticket={ticket['ticket']}", "expiresInMs": ticket["expiresInMs"]}
+        report["signInUrl"], report["expiresInMs"] = f"{clean}#ticket={ticket['ticket']}", ticket["expiresInMs"]
     address = str(report.get("signInUrl") or clean)
     opened = not args.no_open and not args.json and _opens(address)
     if args.json:
@@ -90,8 +98,8 @@ def dashboard(args: argparse.Namespace) -> int:
         sys.stdout.write(f"No Gateway is running. Start it with `{start_command()}`; its page is at {clean}\n")
         return 0
     lines = [f"Opened in your browser: {clean}"] if opened else ["Open this address; it signs you in once:", address]
-    if not opened and "expiresInMs" in report:
-        lines.append(f"It is good for {report['expiresInMs'] // 60_000} minutes. Later: openclaw dashboard")
+    if not opened and (lifetime := report.get("expiresInMs")):
+        lines.append(f"It is good for {lifetime // 60_000} minutes. Later: openclaw dashboard")
     sys.stdout.write("\n".join(lines) + "\n")
     if page.get("root"):
         note("gateway.controlUi.root has a page of your own; if it knows no tickets, enter the token there.")
@@ -138,8 +146,8 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _surroundings(
-    client: GatewayClient, status: dict[str, Any], latency: int | None, error: str | None
-) -> dict[str, Any]:
+    client: GatewayClient, status: StatusAnswer, latency: int | None, error: str | None
+) -> dict[str, object]:
     system = os.uname()
     running = running_gateway() if client.target.local else None
     gateway = {
@@ -171,8 +179,8 @@ def _surroundings(
     }
 
 
-def _agents(health: dict[str, Any]) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
+def _agents(health: HealthAnswer) -> AgentsSummary:
+    rows: list[AgentSessions] = []
     for agent in health.get("agents") or []:
         sessions = agent.get("sessions") or {}
         newest = (sessions.get("recent") or [{}])[0]
@@ -190,7 +198,7 @@ def _agents(health: dict[str, Any]) -> dict[str, Any]:
     return {"defaultId": health.get("defaultAgentId"), "agents": rows, "totalSessions": total}
 
 
-def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any], latency: int | None) -> str:
+def _page(client: GatewayClient, status: StatusAnswer, health: HealthAnswer, latency: int | None) -> str:
     from openclaw.cli.sessions import table
 
     sessions = status.get("sessions") or {}
@@ -230,7 +238,7 @@ def _page(client: GatewayClient, status: dict[str, Any], health: dict[str, Any],
     return "".join(" ".join(line.splitlines()) + "\n" for line in lines)
 
 
-def _usage_text(usage: dict[str, Any]) -> str:
+def _usage_text(usage: UsageStatus) -> str:
     lines = ["", paint("Usage", "bold")]
     for provider in usage.get("providers") or []:
         windows = [f"{w.get('label')} {w.get('usedPercent')}% used" for w in provider.get("windows") or []]

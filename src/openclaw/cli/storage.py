@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.cli.answers import ClusterStatus
     from openclaw.storage.postgres.move import Copied
 
 MOST_CONFLICTS = 20
@@ -93,7 +94,7 @@ async def _copy(args: argparse.Namespace) -> tuple[Copied, str]:
         await database.close()
 
 
-def _show_cluster(payload: dict[str, Any], _: argparse.Namespace) -> Iterator[str]:
+def _show_cluster(payload: ClusterStatus, _: argparse.Namespace) -> Iterator[str]:
     from openclaw.text import counted, duration
 
     if not payload["clustered"]:
@@ -116,9 +117,9 @@ def _show_cluster(payload: dict[str, Any], _: argparse.Namespace) -> Iterator[st
             )
         age = duration(max(0, payload["ts"] - node["startedAt"]))
         ended = ""
-        if node.get("endedAt") is not None:
+        if (ended_at := node.get("endedAt")) is not None:
             how = "left" if node["state"] == "left" else "was given up"
-            ended = f", {how} {duration(max(0, payload['ts'] - node['endedAt']))} ago"
+            ended = f", {how} {duration(max(0, payload['ts'] - ended_at))} ago"
         holds = ", ".join(name for name, holder in payload["holds"].items() if holder == node["id"])
         yield f"    version {node['version']}, pid {node['pid']} on {node['host']}, started {age} ago{ended}"
         if holds:

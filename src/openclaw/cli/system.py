@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from openclaw.cli.answers import HeartbeatEvent, PresenceEntry
+
 
 NOTHING_NEW = "nothing needed you"
 NOTHING_SENT = {
@@ -37,7 +39,7 @@ def _heartbeat(args: argparse.Namespace) -> Any:
     return client.call("set-heartbeats", {"enabled": args.what == "enable"})
 
 
-def _show_heartbeat(event: dict[str, Any] | None, args: argparse.Namespace) -> Iterator[str]:
+def _show_heartbeat(event: HeartbeatEvent | None, args: argparse.Namespace) -> Iterator[str]:
     if args.what != "last":
         yield f"Heartbeats are {args.what}d."
     elif not event:
@@ -46,23 +48,23 @@ def _show_heartbeat(event: dict[str, Any] | None, args: argparse.Namespace) -> I
         status, reason = str(event.get("status")), str(event.get("reason") or "")
         words = NOTHING_SENT.get(reason) if status == "skipped" else NOTHING_NEW if status.startswith("ok-") else None
         told = [words] if words else [status, *([reason] if reason else [])]
-        told += [str(event[name]) for name in ("channel", "to") if event.get(name)]
+        told += [target for target in (event.get("channel"), event.get("to")) if target]
         yield f"{age(time.time() * 1000 - float(event.get('ts') or 0))}: {', '.join(told)}"
-        if event.get("preview"):
-            yield f"  {clipped(' '.join(str(event['preview']).split()), 200)}"
+        if preview := event.get("preview"):
+            yield f"  {clipped(' '.join(preview.split()), 200)}"
 
 
-def _event(args: argparse.Namespace) -> dict[str, Any]:
+def _event(args: argparse.Namespace) -> dict[str, object]:
     if not args.text.strip():
         raise UserError("--text must say something", EXIT_USAGE)
     return {"text": args.text, "mode": args.mode}
 
 
-def _show_presence(listed: list[dict[str, Any]], args: argparse.Namespace) -> Iterator[str]:
+def _show_presence(listed: list[PresenceEntry], args: argparse.Namespace) -> Iterator[str]:
     for entry in listed:
         seen = age(time.time() * 1000 - float(entry.get("ts") or 0))
-        facts = [str(entry[name]) for name in ("ip", "platform", "mode", "version") if entry.get(name)]
-        yield f"{entry.get('host') or entry.get('text') or '?'}  {' · '.join(facts)}  {seen}"
+        facts = (entry.get("ip"), entry.get("platform"), entry.get("mode"), entry.get("version"))
+        yield f"{entry.get('host') or entry.get('text') or '?'}  {' · '.join(filter(None, facts))}  {seen}"
     if not listed:
         yield "Nobody is connected."
 
