@@ -12,13 +12,13 @@ from typing import Any, NotRequired, Required, TypedDict
 # Channels
 
 
-class Probe(TypedDict, total=False):
+class ProbeAnswer(TypedDict, total=False):
     ok: bool
     error: str
     version: str
 
 
-class ChannelAccount(TypedDict, total=False):
+class ChannelAccountAnswer(TypedDict, total=False):
     accountId: str
     name: str | None
     enabled: bool
@@ -30,13 +30,13 @@ class ChannelAccount(TypedDict, total=False):
     lastInboundAt: float | None
     lastOutboundAt: float | None
     resolvedNames: dict[str, str]
-    probe: Probe
+    probe: ProbeAnswer
 
 
-class ChannelsStatus(TypedDict, total=False):
+class ChannelsStatusAnswer(TypedDict, total=False):
     ts: int
     channelLabels: dict[str, str]
-    channelAccounts: dict[str, list[ChannelAccount]]
+    channelAccounts: dict[str, list[ChannelAccountAnswer]]
     channelCapabilities: dict[str, dict[str, bool | list[str]]]
 
 
@@ -64,23 +64,23 @@ class SkillRow(TypedDict):
     modelInvocable: NotRequired[bool]
 
 
-class SkillProblem(TypedDict):
+class SkillProblemAnswer(TypedDict):
     path: str
     reason: str
 
 
-class SkillsStatus(TypedDict):
+class SkillsStatusAnswer(TypedDict):
     skills: list[SkillRow]
     workspaceDir: str
     managedSkillsDir: str
-    problems: NotRequired[list[SkillProblem]]
+    problems: NotRequired[list[SkillProblemAnswer]]
 
 
 class ServerTool(TypedDict):
     name: str
 
 
-class McpServer(TypedDict):
+class McpServerAnswer(TypedDict):
     name: str
     state: str
     sessions: str
@@ -92,8 +92,8 @@ class McpServer(TypedDict):
     leftOut: NotRequired[list[str]]
 
 
-class McpServers(TypedDict):
-    servers: list[McpServer]
+class McpServersAnswer(TypedDict):
+    servers: list[McpServerAnswer]
 
 
 class PluginRow(TypedDict):
@@ -106,7 +106,7 @@ class PluginRow(TypedDict):
     adds: list[str]
 
 
-class Plugins(TypedDict):
+class PluginsAnswer(TypedDict):
     plugins: list[PluginRow]
 
 
@@ -138,7 +138,7 @@ class Job(TypedDict, total=False):
     state: JobState
 
 
-class Jobs(TypedDict, total=False):
+class JobsAnswer(TypedDict, total=False):
     jobs: list[Job]
     timezone: str | None
 
@@ -171,7 +171,7 @@ class EmbeddingFallback(TypedDict("_From", {"from": str}), total=False):
     reason: str
 
 
-class MemoryStatus(TypedDict, total=False):
+class MemoryStatusAnswer(TypedDict, total=False):
     agentId: str
     enabled: bool
     mode: str
@@ -218,7 +218,7 @@ class ExecRules(TypedDict, total=False):
     allowlist: list[AllowedProgram]
 
 
-class RulesFile(TypedDict, total=False):
+class RulesFileAnswer(TypedDict, total=False):
     version: int
     defaults: ExecRules
     agents: dict[str, ExecRules]
@@ -228,13 +228,13 @@ class RulesAnswer(TypedDict):
     path: str
     exists: bool
     hash: str
-    file: RulesFile
+    file: RulesFileAnswer
 
 
 # Pairing and nodes
 
 
-class PairingRequest(TypedDict):
+class PairingRequestAnswer(TypedDict):
     id: str
     code: str
     channel: str
@@ -243,7 +243,7 @@ class PairingRequest(TypedDict):
 
 
 class PairingRequests(TypedDict, total=False):
-    requests: list[PairingRequest]
+    requests: list[PairingRequestAnswer]
 
 
 class ApprovedPerson(TypedDict):
@@ -266,12 +266,12 @@ class Device(TypedDict, total=False):
     approvedAtMs: int
 
 
-class Devices(TypedDict, total=False):
+class DevicesAnswer(TypedDict, total=False):
     pending: list[Device]
     paired: list[Device]
 
 
-class Node(TypedDict, total=False):
+class ListedNode(TypedDict, total=False):
     nodeId: str
     displayName: str
     platform: str
@@ -281,8 +281,8 @@ class Node(TypedDict, total=False):
     commands: list[str]
 
 
-class Nodes(TypedDict):
-    nodes: list[Node]
+class NodesAnswer(TypedDict):
+    nodes: list[ListedNode]
 
 
 class PendingNodes(TypedDict):
@@ -346,7 +346,7 @@ class BrowserTab(TypedDict, total=False):
     url: str
 
 
-class BrowserProfile(TypedDict, total=False):
+class BrowserProfileAnswer(TypedDict, total=False):
     name: str
     running: bool
     isDefault: bool
@@ -368,7 +368,7 @@ class BrowserAnswer(BrowserTab, total=False):
     headless: bool
     pageError: str
     result: object
-    profiles: list[BrowserProfile]
+    profiles: list[BrowserProfileAnswer]
     tabs: list[BrowserTab]
     snapshot: str
     nodes: list[AriaNode]
@@ -422,7 +422,7 @@ class ProviderKeys(TypedDict):
     keys: list[ProviderKey]
 
 
-class ModelsStatus(TypedDict, total=False):
+class ModelsStatusAnswer(TypedDict, total=False):
     defaultModel: str | None
     why: str
     providers: list[ProviderKeys]
@@ -486,7 +486,7 @@ class ModelReport(TypedDict):
     auth: AuthReport
     aliases: dict[str, str]
     localInstalled: bool
-    gateway: NotRequired[ModelsStatus | None]
+    gateway: NotRequired[ModelsStatusAnswer | None]
     notInGateway: NotRequired[list[KeyOffer]]
     probe: NotRequired[list[ProbedModel]]
 
@@ -536,7 +536,7 @@ class AgentHeartbeat(TypedDict, total=False):
     every: str
 
 
-class Heartbeats(TypedDict, total=False):
+class HeartbeatsAnswer(TypedDict, total=False):
     agents: list[AgentHeartbeat]
 
 
@@ -555,7 +555,7 @@ class StatusSessions(TypedDict, total=False):
 
 class StatusAnswer(TypedDict, total=False):
     runtimeVersion: str
-    heartbeat: Heartbeats
+    heartbeat: HeartbeatsAnswer
     channelSummary: list[str]
     queuedSystemEvents: list[str]
     sessions: StatusSessions
@@ -587,7 +587,7 @@ class ProviderQuota(TypedDict, total=False):
     windows: list[QuotaWindow]
 
 
-class UsageStatus(TypedDict, total=False):
+class UsageStatusAnswer(TypedDict, total=False):
     providers: list[ProviderQuota]
 
 
@@ -597,14 +597,14 @@ class CostTotals(TypedDict):
     missingCostEntries: int
 
 
-class DayCost(CostTotals):
+class DayCostAnswer(CostTotals):
     date: str
 
 
-class UsageCost(TypedDict):
+class UsageCostAnswer(TypedDict):
     days: int
     totals: CostTotals
-    daily: list[DayCost]
+    daily: list[DayCostAnswer]
 
 
 class HeartbeatEvent(TypedDict, total=False):
@@ -793,13 +793,13 @@ class VerifiedBackup(BackupFacts):
 # Sandboxes
 
 
-class SandboxTools(TypedDict):
+class SandboxToolsAnswer(TypedDict):
     allow: list[str]
     deny: list[str]
     offered: list[str]
 
 
-class SandboxFacts(TypedDict, total=False):
+class SandboxFactsAnswer(TypedDict, total=False):
     mode: Required[str]
     scope: Required[str]
     backend: Required[str]
@@ -813,7 +813,7 @@ class SandboxFacts(TypedDict, total=False):
     network: str
     limits: Mapping[str, object]
     mounts: list[str]
-    tools: SandboxTools
+    tools: SandboxToolsAnswer
 
 
 class ElevatedFacts(TypedDict):
@@ -825,7 +825,7 @@ class SandboxExplanation(TypedDict):
     agentId: str
     sessionKey: str
     mainSessionKey: str
-    sandbox: SandboxFacts
+    sandbox: SandboxFactsAnswer
     elevated: ElevatedFacts
     fixIt: list[str]
 

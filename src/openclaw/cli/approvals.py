@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from openclaw.cli.answers import AllowedProgram, ExecRules, RulesAnswer, RulesFile
+    from openclaw.cli.answers import AllowedProgram, ExecRules, RulesAnswer, RulesFileAnswer
 
 
 def set_rules(args: argparse.Namespace) -> int:
     try:
         text = Path(args.file).read_text(encoding="utf-8") if args.file else sys.stdin.read()
-        file: RulesFile = json.loads(text)
+        file: RulesFileAnswer = json.loads(text)
     except OSError as error:
         raise UserError(f"{args.file} cannot be read: {error.strerror}") from None
     except ValueError as error:
@@ -73,7 +73,7 @@ def _program_of(pattern: str) -> str:
     return program.real
 
 
-def _save(args: argparse.Namespace, gateway: GatewayClient, now: RulesAnswer, file: RulesFile) -> int:
+def _save(args: argparse.Namespace, gateway: GatewayClient, now: RulesAnswer, file: RulesFileAnswer) -> int:
     """Replaces the rules, unless someone else changed them since ``now`` was read."""
     params: dict[str, object] = {"file": file}
     if now["exists"]:

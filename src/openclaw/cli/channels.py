@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from openclaw.channels.base import AccountKey, ConfiguredKind
-    from openclaw.cli.answers import ChannelAccount, ChannelsStatus
+    from openclaw.cli.answers import ChannelAccountAnswer, ChannelsStatusAnswer
 
 NO_CHANNEL = "No channel is configured. `openclaw channels add` connects one."
 DEFAULT_ACCOUNT = "default"
@@ -40,29 +40,29 @@ WAIT_S = 20.0
 """How long a person waits to see whether a new account connects."""
 
 
-def _show_list(status: ChannelsStatus, args: argparse.Namespace) -> list[str]:
+def _show_list(status: ChannelsStatusAnswer, args: argparse.Namespace) -> list[str]:
     return [f"{label}: {_name(account)}" for label, account in _accounts(status)] or [NO_CHANNEL]
 
 
-def _accounts(status: ChannelsStatus) -> Iterator[tuple[str, ChannelAccount]]:
+def _accounts(status: ChannelsStatusAnswer) -> Iterator[tuple[str, ChannelAccountAnswer]]:
     """Each account with the label of its channel."""
     labels = status.get("channelLabels") or {}
     for channel, accounts in (status.get("channelAccounts") or {}).items():
         yield from ((str(labels.get(channel, channel)), account) for account in accounts)
 
 
-def _name(account: ChannelAccount) -> str:
+def _name(account: ChannelAccountAnswer) -> str:
     name, account_id = account.get("name"), account.get("accountId", "default")
     return f"{account_id} ({name})" if name else str(account_id)
 
 
-def _show_status(status: ChannelsStatus, args: argparse.Namespace) -> list[str]:
+def _show_status(status: ChannelsStatusAnswer, args: argparse.Namespace) -> list[str]:
     now = status.get("ts") or time.time() * 1000
     lines = [f"{label} {_name(account)}: {_state(account, now)}" for label, account in _accounts(status)]
     return lines or [NO_CHANNEL]
 
 
-def _show_capabilities(status: ChannelsStatus, args: argparse.Namespace) -> list[str]:
+def _show_capabilities(status: ChannelsStatusAnswer, args: argparse.Namespace) -> list[str]:
     labels = status.get("channelLabels") or {}
     lines: list[str] = []
     for channel, capabilities in (status.get("channelCapabilities") or {}).items():
@@ -73,7 +73,7 @@ def _show_capabilities(status: ChannelsStatus, args: argparse.Namespace) -> list
     return lines or [NO_CHANNEL]
 
 
-def _is_down(status: ChannelsStatus, args: argparse.Namespace) -> bool:
+def _is_down(status: ChannelsStatusAnswer, args: argparse.Namespace) -> bool:
     """Whether an account that should be connected is not."""
     return any(
         account.get("enabled") and not (account.get("connected") and (account.get("probe") or {"ok": True}).get("ok"))
@@ -81,7 +81,7 @@ def _is_down(status: ChannelsStatus, args: argparse.Namespace) -> bool:
     )
 
 
-def _state(account: ChannelAccount, now: float) -> str:
+def _state(account: ChannelAccountAnswer, now: float) -> str:
     if not account.get("enabled"):
         return "disabled"
     if not account.get("configured"):

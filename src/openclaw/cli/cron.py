@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from openclaw.cli.answers import CronStatus, Job, JobRuns, Jobs, JobState, Schedule
+    from openclaw.cli.answers import CronStatus, Job, JobRuns, JobsAnswer, JobState, Schedule
 
 
 RUN_TIMEOUT_MS = 600_000
@@ -174,7 +174,7 @@ def _is_wide() -> bool:
         return True
 
 
-def _show_jobs(answer: Jobs, args: argparse.Namespace) -> Iterator[str]:
+def _show_jobs(answer: JobsAnswer, args: argparse.Namespace) -> Iterator[str]:
     jobs = answer.get("jobs") or []
     if not jobs:
         yield "No scheduled jobs."

@@ -51,7 +51,7 @@ from openclaw.text import counted
 if TYPE_CHECKING:
     import argparse
 
-    from openclaw.cli.answers import ChannelAccount, Probe
+    from openclaw.cli.answers import ChannelAccountAnswer, ProbeAnswer
 
 
 SHAPE = JsonShape(
@@ -386,18 +386,18 @@ def _account_state(kind: ChannelKind, account: Account) -> tuple[Severity, str, 
     return "ok", "", ""
 
 
-def _channel_accounts() -> dict[str, list[ChannelAccount]] | None:
+def _channel_accounts() -> dict[str, list[ChannelAccountAnswer]] | None:
     try:
         return GatewayClient(gateway_target.resolve()).call("channels.status", {"probe": True})["channelAccounts"]
     except UserError:
         return None  # Another check says so.
 
 
-def _account_told(accounts: list[ChannelAccount], account_id: str) -> tuple[Severity, str, str]:
+def _account_told(accounts: list[ChannelAccountAnswer], account_id: str) -> tuple[Severity, str, str]:
     told = next((one for one in accounts if one.get("accountId") == account_id), None)
     if told is None:
         return "warn", "is not known to the running Gateway", "openclaw gateway restart"
-    probe: Probe = told.get("probe") or {}
+    probe: ProbeAnswer = told.get("probe") or {}
     if told.get("connected") and probe.get("ok", True):
         return "ok", "is connected, and its server answers", ""
     why = str(probe.get("error") or told.get("lastError") or "no answer yet").splitlines()[0]

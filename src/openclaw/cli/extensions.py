@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from openclaw.cli.answers import McpServer, McpServers, PluginRow, Plugins, SkillRow, SkillsStatus
+    from openclaw.cli.answers import (
+        McpServerAnswer,
+        McpServersAnswer,
+        PluginRow,
+        PluginsAnswer,
+        SkillRow,
+        SkillsStatusAnswer,
+    )
 
 
 _LACKS = (
@@ -49,7 +56,7 @@ def _one_of(listed: str, name: str, what: str) -> Callable[[Any, argparse.Namesp
     return pick
 
 
-def _show_skills(report: SkillsStatus, args: argparse.Namespace) -> Iterator[str]:
+def _show_skills(report: SkillsStatusAnswer, args: argparse.Namespace) -> Iterator[str]:
     rows = report["skills"]
     yield f"Skills: {sum(row['eligible'] for row in rows)} of {len(rows)} can be used"
     for row in rows:
@@ -77,7 +84,7 @@ def _show_skill(row: SkillRow, args: argparse.Namespace) -> Iterator[str]:
         yield f"Its author suggests to install: {step.get('label')} (not done by OpenClaw)"
 
 
-def _show_check(report: SkillsStatus, args: argparse.Namespace) -> Iterator[str]:
+def _show_check(report: SkillsStatusAnswer, args: argparse.Namespace) -> Iterator[str]:
     rows = report["skills"]
     yield f"Can be used: {', '.join(row['name'] for row in rows if row['eligible']) or 'none'}"
     yield from (f"✗ {_titled(row)}: {_why_not(row)}" for row in rows if not row["eligible"])
@@ -99,7 +106,7 @@ def _titled(row: SkillRow) -> str:
     return f"{emoji} {row['name']}" if (emoji := row.get("emoji")) else row["name"]
 
 
-def _show_servers(report: McpServers, args: argparse.Namespace) -> Iterator[str]:
+def _show_servers(report: McpServersAnswer, args: argparse.Namespace) -> Iterator[str]:
     rows = report["servers"]
     if not rows:
         yield "No MCP servers. Add one under mcp.servers in the configuration; docs/mcp.md has examples."
@@ -107,7 +114,7 @@ def _show_servers(report: McpServers, args: argparse.Namespace) -> Iterator[str]
         yield from _show_server(row, args, brief=True)
 
 
-def _show_server(row: McpServer, _args: argparse.Namespace, *, brief: bool = False) -> Iterator[str]:
+def _show_server(row: McpServerAnswer, _args: argparse.Namespace, *, brief: bool = False) -> Iterator[str]:
     version = f" ({version})" if (version := row.get("version")) else ""
     yield f"{row['name']}{version}: {_SERVER_STATES.get(row['state'], row['state'])}"
     who = "all sessions" if row["sessions"] == "all" else "the owner's sessions"
@@ -130,7 +137,7 @@ def _serve(args: argparse.Namespace) -> int:
     return serve(from_args(args))
 
 
-def _show_plugins(report: Plugins, _args: argparse.Namespace) -> Iterator[str]:
+def _show_plugins(report: PluginsAnswer, _args: argparse.Namespace) -> Iterator[str]:
     rows = report["plugins"]
     if not rows:
         yield "No extensions are installed. docs/extensions.md says how to write or install one."

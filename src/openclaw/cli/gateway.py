@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         GatewayReport,
         ListenAddress,
         ProcessState,
-        UsageCost,
+        UsageCostAnswer,
     )
 
 
@@ -195,7 +195,7 @@ def call(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_cost(found: UsageCost, args: argparse.Namespace) -> Iterator[str]:
+def _show_cost(found: UsageCostAnswer, args: argparse.Namespace) -> Iterator[str]:
     yield f"Usage cost ({found['days']} days)"
     yield f"Total: {_cost(found['totals'])}"
     if found["daily"]:

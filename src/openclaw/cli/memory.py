@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from openclaw.cli.answers import MemoryStatus, Passages
+    from openclaw.cli.answers import MemoryStatusAnswer, Passages
     from openclaw.cli.client import GatewayClient
 
 SLOW_MS = 600_000
@@ -22,7 +22,7 @@ MOST_PIECES = 10_000
 SNIPPET_WIDTH = 300
 
 
-def _show_status(answer: MemoryStatus, args: argparse.Namespace) -> Iterator[str]:
+def _show_status(answer: MemoryStatusAnswer, args: argparse.Namespace) -> Iterator[str]:
     state = "on" if answer.get("enabled") else "off (agents.defaults.memorySearch.enabled)"
     yield (
         f"Memory of {answer.get('agentId')}: {answer.get('files')} files, {answer.get('bytes')} bytes, "
@@ -50,7 +50,7 @@ def _index_all(client: GatewayClient, wanted: dict[str, object]) -> Any:
     return answer
 
 
-def _show_index(answer: MemoryStatus, args: argparse.Namespace) -> Iterator[str]:
+def _show_index(answer: MemoryStatusAnswer, args: argparse.Namespace) -> Iterator[str]:
     yield f"{answer.get('files')} files indexed in {answer.get('chunks')} pieces."
     if answer.get("provider") not in (None, "none"):
         yield f"Embeddings: {_embedder(answer)}"
@@ -67,7 +67,7 @@ def _show_found(answer: Passages, args: argparse.Namespace) -> Iterator[str]:
     _note_fallback(answer)
 
 
-def _embedder(answer: MemoryStatus) -> str:
+def _embedder(answer: MemoryStatusAnswer) -> str:
     if answer.get("provider") in (None, "none"):
         return "none; words only"
     works = {True: ", works", False: ", does not work", None: ""}[answer.get("embeddingsWork")]
@@ -75,7 +75,7 @@ def _embedder(answer: MemoryStatus) -> str:
     return f"{answer.get('provider')} ({answer.get('model')}), {have}{works}"
 
 
-def _note_fallback(answer: MemoryStatus | Passages) -> None:
+def _note_fallback(answer: MemoryStatusAnswer | Passages) -> None:
     """Says on stderr why the configured embeddings were not used."""
     if fallback := answer.get("fallback"):
         note(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}")

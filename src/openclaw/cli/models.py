@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         ModelReport,
         ModelRow,
         ModelRows,
-        ModelsStatus,
+        ModelsStatusAnswer,
         ProviderKey,
     )
     from openclaw.config.schema import Config
@@ -112,7 +112,7 @@ def status(args: argparse.Namespace) -> int:
         return found["auth"]["check"]
     client = from_args(args)
     running = client.alive()
-    told: ModelsStatus = {}
+    told: ModelsStatusAnswer = {}
     if running:
         told = client.call("models.status", {"refresh": True, **({"agentId": args.agent} if args.agent else {})})
         found["resolvedDefault"] = told.get("defaultModel") or found["resolvedDefault"]
@@ -245,7 +245,7 @@ def _auth_report(config: Config, agent_id: str, model: Model) -> AuthReport:
     }
 
 
-def unknown_to_gateway(told: ModelsStatus) -> list[KeyOffer]:
+def unknown_to_gateway(told: ModelsStatusAnswer) -> list[KeyOffer]:
     """The keys in this terminal's environment that the Gateway does not have, because it was started without them.
 
     ``told`` is the answer of ``models.status``. A provider whose key the Gateway has from elsewhere is left out.
@@ -297,7 +297,7 @@ def keep_key(provider: str, key: str, *, agent: str | None = None, profile: str 
     return f"Stored as {name} in {path} (only you can read it)." + (f" {default} answers." if default else "")
 
 
-def refresh_gateway() -> ModelsStatus:
+def refresh_gateway() -> ModelsStatusAnswer:
     """Asks a running Gateway to look at its models and keys again, and returns what it uses. Empty: none runs."""
     from openclaw.cli.gateway_target import resolve
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from openclaw.cli.answers import CommandResult, Device, Nodes, NodeSettings, NodeStatus, PendingNodes
+    from openclaw.cli.answers import CommandResult, Device, NodesAnswer, NodeSettings, NodeStatus, PendingNodes
     from openclaw.node.host import GatewayAddress, NodeHost, NodeIdentity
     from openclaw.tools.exec.settings import ExecSettings
 
@@ -49,7 +49,7 @@ APPROVAL_MS = 120_000
 APPROVAL_REQUIRED = "SYSTEM_RUN_DENIED: approval required"
 
 
-def _show_nodes(listed: Nodes, args: argparse.Namespace) -> Iterator[str]:
+def _show_nodes(listed: NodesAnswer, args: argparse.Namespace) -> Iterator[str]:
     nodes = listed["nodes"]
     for node in nodes:
         state = "connected" if node.get("connected") else "not connected"
@@ -65,7 +65,7 @@ def _show_nodes(listed: Nodes, args: argparse.Namespace) -> Iterator[str]:
         yield "There are no nodes. On another machine: openclaw node run --host <this host> --token <Gateway token>"
 
 
-def _connected_only(listed: Nodes, args: argparse.Namespace) -> Nodes:
+def _connected_only(listed: NodesAnswer, args: argparse.Namespace) -> NodesAnswer:
     if not args.connected:
         return listed
     return {**listed, "nodes": [node for node in listed["nodes"] if node.get("connected")]}

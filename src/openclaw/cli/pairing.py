@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from openclaw.cli.answers import ApprovedPerson, Devices, PairingRequests
+    from openclaw.cli.answers import ApprovedPerson, DevicesAnswer, PairingRequests
     from openclaw.cli.client import GatewayClient
 
 
@@ -54,12 +54,12 @@ def _show_approved(answer: ApprovedPerson, args: argparse.Namespace) -> Iterator
         note(f"The notice could not be sent: {answer.get('notifyError')}")
 
 
-# Devices
+# DevicesAnswer
 
 _DEVICES_HINT = "`openclaw devices list` shows the requests and the devices with their ids."
 
 
-def _show_devices(listed: Devices, args: argparse.Namespace) -> Iterator[str]:
+def _show_devices(listed: DevicesAnswer, args: argparse.Namespace) -> Iterator[str]:
     pending = [(device, device.get("requestId"), device.get("ts")) for device in listed.get("pending") or []]
     paired = [(device, device.get("deviceId"), device.get("approvedAtMs")) for device in listed.get("paired") or []]
     for title, devices in (("Waiting for approval:", pending), ("Paired:", paired)):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from openclaw.cli.answers import SandboxExplanation, SandboxFacts
+    from openclaw.cli.answers import SandboxExplanation, SandboxFactsAnswer
 
 
 def _config() -> Config:
@@ -94,7 +94,7 @@ def _explain(args: argparse.Namespace) -> SandboxExplanation:
 def explanation(config: Config, agent_id: str, key: str) -> SandboxExplanation:
     settings, plan = sandbox_config(config, agent_id), plan_for(config, agent_id, key)
     elevated = config.tools.elevated
-    sandbox: SandboxFacts = {
+    sandbox: SandboxFactsAnswer = {
         "mode": settings.mode,
         "scope": plan.scope if plan else scope_of(settings),
         "backend": plan.backend if plan else settings.backend,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         DashboardReport,
         HealthAnswer,
         StatusAnswer,
-        UsageStatus,
+        UsageStatusAnswer,
     )
 
 
@@ -238,7 +238,7 @@ def _page(client: GatewayClient, status: StatusAnswer, health: HealthAnswer, lat
     return "".join(" ".join(line.splitlines()) + "\n" for line in lines)
 
 
-def _usage_text(usage: UsageStatus) -> str:
+def _usage_text(usage: UsageStatusAnswer) -> str:
     lines = ["", paint("Usage", "bold")]
     for provider in usage.get("providers") or []:
         windows = [f"{w.get('label')} {w.get('usedPercent')}% used" for w in provider.get("windows") or []]
