@@ -64,8 +64,6 @@ Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
 _MOST_TOGETHER = 16
 """The most operations in one commit. Their callers go on together, and more would stall the event loop."""
-MOST_KEYS = 50_000
-"""``MaybeSeen`` forgets its keys when there are more."""
 _ACCEPT = (
     f"INSERT INTO messages ({', '.join(ACCEPT_COLUMNS)}) VALUES ({', '.join('?' * len(ACCEPT_COLUMNS))})"
     " ON CONFLICT DO NOTHING"
@@ -85,7 +83,6 @@ class FileLedger(SqlLedger):
         super().__init__(clock)
         self.path = Path(state_dir) / "ledger.db"
         self._thread = LedgerThread(self.path, repairs or Repairs(), clock.now_ms)
-        self._maybe_seen = MaybeSeen()
 
     @classmethod
     async def open(cls, state_dir: str, *, clock: Clock, repairs: Repairs | None = None) -> FileLedger:
@@ -104,7 +101,6 @@ class FileLedger(SqlLedger):
     ) -> tuple[LedgerRow, bool]:
         # Triggers write the first and the last lines of the message's story, which ``why`` tells (``_TELL_STORY`` in
         # ledger_db.py). ``advance`` writes those between.
-        self._maybe_seen.note(message.dedupe_keys)
         now = self._clock.now_ms()
         return await self._thread.run(lambda db: _accept(db, message, now, step, reason), after=await _file_of(after))
 
@@ -164,7 +160,6 @@ class FileLedger(SqlLedger):
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
         check_end(0, state, outbox)
-        self._maybe_seen.note(message.dedupe_keys)
         now = self._clock.now_ms()
 
         def accept_and_finish(db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
@@ -190,12 +185,9 @@ class FileLedger(SqlLedger):
         await self._thread.run(absorb)
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
-        prunes = remember or is_time_to_prune(key)
-        if not key or (not prunes and self._maybe_seen.rules_out(key)):
+        if not key:
             return False
-        if remember:
-            self._maybe_seen.note([key])
-        await self._maybe_seen.complete(lambda: self._rows("SELECT key FROM seen"))
+        prunes = remember or is_time_to_prune(key)
         now = self._clock.now_ms()
 
         def look(db: sqlite3.Connection) -> bool:
@@ -352,30 +344,6 @@ def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
 
 def _remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None:
     db.executemany("INSERT OR REPLACE INTO seen (key, at) VALUES (?, ?)", [(key, now) for key in keys if key])
-
-
-class MaybeSeen:
-    """The keys that the ``seen`` table may hold. For most messages it tells without a query that they are new."""
-
-    def __init__(self) -> None:
-        self._keys: set[str] = set()
-        self._complete = False
-
-    def note(self, keys: Iterable[str]) -> None:
-        """Adds keys before they are written. A key too many only costs a query."""
-        self._keys.update(keys)
-        if len(self._keys) > MOST_KEYS:
-            self._keys, self._complete = set(), False
-
-    async def complete(self, stored: Callable[[], Awaitable[Iterable[Sequence[str]]]]) -> None:
-        """Loads the keys of the table once. Keys that come meanwhile are added by ``note``."""
-        learning = self._keys
-        if not self._complete:
-            learning.update(key for (key,) in await stored())
-            self._complete = self._complete or learning is self._keys
-
-    def rules_out(self, key: str) -> bool:
-        return self._complete and key not in self._keys
 
 
 @contextlib.contextmanager
