@@ -95,8 +95,8 @@ def test_an_assigned_secret_never_survives(secret: str) -> None:
 
 def test_a_known_secret_is_masked_whatever_it_looks_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_known", {})
-    redaction.know(["plain words here", "short"])
+    redaction.register(["plain words here", "short"])
     assert redact("it said: plain words here, in short") == "it said: ***, in short"
-    redaction.know(f"secret-number-{number}" for number in range(redaction.MAX_KNOWN))
+    redaction.register(f"secret-number-{number}" for number in range(redaction.MAX_KNOWN))
     assert len(redaction._known) == redaction.MAX_KNOWN
     assert redact("secret-number-0 plain words here") == "*** plain words here", "the oldest is forgotten"

@@ -40,7 +40,7 @@ class SystemClock:
 
 
 async def wait_within(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
-    """Waits until the event is set or the time is up. Returns whether the event is set."""
+    """Wait until the event is set or the time is up. Returns whether the event is set."""
     waits = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))}
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -63,7 +63,7 @@ def _iso_seconds(seconds: int) -> str:
 
 
 def iso_ms(text: str | None) -> int | None:
-    """The time that a text of ISO 8601 names. None: it names none."""
+    """Return the time that a text of ISO 8601 names. None: it names none."""
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else None
     except (ValueError, OverflowError):
@@ -71,7 +71,7 @@ def iso_ms(text: str | None) -> int | None:
 
 
 def named_zone(name: str | None) -> tzinfo | None:
-    """The time zone with an IANA name; None when there is no name or no such zone."""
+    """Return the time zone with an IANA name; None if the name is empty or unknown."""
     if name == "UTC":  # This works also on machines without time zone data.
         return UTC
     # The import is here because it is large and the start does not need it.
@@ -90,7 +90,7 @@ _MAX_MS = 100 * 365 * 86_400_000
 
 
 def duration_ms(value: str | int | float, default_unit: str = "m") -> int:
-    """The milliseconds of ``30m``, ``1h30m``, ``90s``, ``250ms`` or a bare number in the default unit.
+    """Return the milliseconds of ``30m``, ``1h30m``, ``90s``, ``250ms`` or a bare number in the default unit.
 
     It raises a ValueError that says what is wrong.
     """
@@ -132,9 +132,9 @@ def retry_delay_s(policy: Backoff, attempt: int, retry_after_s: float | None, ch
     It stays within the policy's bounds, and its jitter can lengthen or shorten it.
     """
     if retry_after_s is not None:
-        wanted = max(retry_after_s, policy.initial_s)
+        requested = max(retry_after_s, policy.initial_s)
     else:
-        wanted = policy.initial_s * policy.factor ** min(max(attempt, 1) - 1, 64)
-    wanted = min(wanted, policy.max_s)
-    wanted *= 1 + policy.jitter * (2 * chance() - 1)
-    return min(max(wanted, policy.initial_s), policy.max_s)
+        requested = policy.initial_s * policy.factor ** min(max(attempt, 1) - 1, 64)
+    requested = min(requested, policy.max_s)
+    requested *= 1 + policy.jitter * (2 * chance() - 1)
+    return min(max(requested, policy.initial_s), policy.max_s)

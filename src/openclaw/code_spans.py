@@ -31,29 +31,29 @@ class _Finder:
         """The length of the shortest fence of a sign that no later line closes."""
 
     def ranges(self) -> list[tuple[int, int]]:
-        text, found, at = self.text, list[tuple[int, int]](), 0
+        text, result, at = self.text, list[tuple[int, int]](), 0
         while at < len(text):
             line_end = text.find("\n", at)
             line_end = len(text) if line_end < 0 else line_end
             if at == 0 or text[at - 1] == "\n":
                 fence = _FENCE.match(text, at)
                 if fence and (fence[1][0] == "~" or text.find("`", fence.end(), line_end) < 0):
-                    found.append((at, self._fence_end(fence)))
-                    at = found[-1][1]
+                    result.append((at, self._fence_end(fence)))
+                    at = result[-1][1]
                     continue
                 if _NOT_PARSED.match(text, at):
-                    found.append((at, line_end))
+                    result.append((at, line_end))
                     at = line_end + 1
                     continue
             ticks = _TICKS.search(text, at, line_end)
             if ticks is None:
                 at = line_end + 1
             elif (end := self._span_end(ticks)) is not None:
-                found.append((ticks.start(), end))
+                result.append((ticks.start(), end))
                 at = end
             else:
                 at = ticks.end()
-        return found
+        return result
 
     def _fence_end(self, fence: re.Match[str]) -> int:
         sign, length = fence[1][0], len(fence[1])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def raw_public_key(text: str) -> bytes | None:
-    """The 32 bytes of a key given as base64url or PEM. None when it is no key, or one that proves nothing."""
+    """Return the 32 bytes of a key in base64url or PEM, or None if it is invalid or weak."""
     raw = _from_pem(text) if text.lstrip().startswith("-----BEGIN") else decode_base64url(text)
     return raw if raw is not None and len(raw) == 32 and not is_degenerate(raw) else None
 
@@ -20,7 +20,7 @@ _SMALL_ORDER = frozenset({0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8})
 
 
 def is_degenerate(raw_key: bytes) -> bool:
-    """Whether an Ed25519 key is of small order or not written in the one canonical way.
+    """Return whether an Ed25519 key is of small order or not written in the one canonical way.
 
     One signature fits many texts under a key of small order, all zeros among them, so that nobody needs its private
     half. Keys written in two ways would be two devices.
@@ -68,7 +68,7 @@ def signed_text(
     token: str | None,
     nonce: str | None,
 ) -> str:
-    """The text that a device signs. ``scopes`` are those the client asked for, before any default is applied."""
+    """Return the text that a device signs. ``scopes`` are those the client asked for, before any default is applied."""
     fields = ["v1" if nonce is None else "v2", device_id, client_id, client_mode, role, ",".join(scopes)]
     fields += [str(signed_at), token or ""]
     if nonce is not None:

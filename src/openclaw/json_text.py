@@ -1,4 +1,4 @@
-"""Reads JSON that other programs and people wrote, with tolerance, and writes JSON that can always be read back."""
+"""Reads JSON that other programs and people wrote, with tolerance, and write JSON that can always be read back."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 import pyjson5
 
 MAX_DEPTH = 100
-"""The deepest nesting that is taken from outside. What is kept is later read by functions that call themselves."""
+"""The deepest nesting accepted from outside, because recursive functions read the stored value later."""
 _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """Encodes as compact UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes U+FFFD."""
+    """Encode as compact UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes U+FFFD."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         pass
 
     def decode_raw(part: Any) -> Any:
-        """Decodes parts that were encoded before, so that ``_scrub`` can walk through the whole value."""
+        """Decode parts that were encoded before, so that ``_scrub`` can walk through the whole value."""
         if isinstance(part, msgspec.Raw):
             return msgspec.json.decode(part)
         raise TypeError(f"objects of type {type(part).__name__} cannot be JSON")
@@ -30,18 +30,18 @@ def encode(value: Any) -> bytes:
 
 
 def encode_indented(value: Any) -> bytes:
-    """Encodes with an indent of two spaces."""
+    """Encode with an indent of two spaces."""
     return msgspec.json.format(encode(value), indent=2)
 
 
 def may_be_deep(raw: bytes | str) -> bool:
-    """Whether the text has enough brackets to be nested too deeply. It is quick, and its yes may be wrong."""
+    """Return whether the text has enough brackets to be nested too deeply. It is quick, and its yes may be wrong."""
     brackets: tuple[Any, Any] = ("[", "{") if isinstance(raw, str) else (b"[", b"{")
     return sum(map(raw.count, brackets)) > MAX_DEPTH
 
 
 def is_deep(value: Any) -> bool:
-    """Whether plain values are nested deeper than ``MAX_DEPTH``."""
+    """Return whether plain values are nested deeper than ``MAX_DEPTH``."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -56,7 +56,7 @@ def is_deep(value: Any) -> bool:
 
 
 def decode_loosely(raw: bytes) -> Any:
-    """Decodes JSON, also with broken UTF-8 or half surrogate pairs. Raises ValueError if that fails."""
+    """Decode JSON, also with broken UTF-8 or half surrogate pairs. Raises ValueError if that fails."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -68,7 +68,7 @@ def decode_loosely(raw: bytes) -> Any:
 
 
 def decode_json5(raw: bytes) -> Any:
-    """Decodes JSON or JSON5, with comments, trailing commas and bare keys. Raises ValueError if that fails."""
+    """Decode JSON or JSON5, with comments, trailing commas and bare keys. Raises ValueError if that fails."""
     try:
         return decode_loosely(raw)
     except ValueError:

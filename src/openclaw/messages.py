@@ -174,14 +174,14 @@ _BLOCKS: dict[str, tuple[str, ...]] = {
 
 
 def user_text(message: UserMessage) -> str:
-    """The text of a user message, images left out."""
+    """Return the text of a user message, images left out."""
     if isinstance(message.content, str):
         return message.content
     return "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
 def decode_message(raw: bytes | msgspec.Raw) -> Message | None:
-    """The typed message, or None when the line holds a role or shape that is not part of a model's context."""
+    """Return the typed message, or None when the line holds a role or shape that is not part of a model's context."""
     try:
         return _message_decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
@@ -189,19 +189,19 @@ def decode_message(raw: bytes | msgspec.Raw) -> Message | None:
 
 
 def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
-    """Keeps the known blocks and fields of a message that other software wrote."""
+    """Keep the known blocks and fields of a message that other software wrote."""
     try:
         data = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("role") not in _BLOCKS:
         return None
-    known = _BLOCKS[data["role"]]
+    existing = _BLOCKS[data["role"]]
     content = data.get("content")
     if isinstance(content, str) and data["role"] != "user":
         content = [{"type": "text", "text": content}]
     if isinstance(content, list):
-        content = [block for block in content if isinstance(block, dict) and _is_block(block, known)]
+        content = [block for block in content if isinstance(block, dict) and _is_block(block, existing)]
     cleaned = {**data, "content": content}
     if not isinstance(cleaned.get("timestamp"), int):
         cleaned["timestamp"] = 0
@@ -239,17 +239,17 @@ def _tolerant_usage(usage: Any) -> dict[str, Any]:
     if not isinstance(usage, dict):
         return {}
     names = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
-    kept: dict[str, Any] = {name: int(usage[name]) for name in names if isinstance(usage.get(name), int | float)}
+    remaining: dict[str, Any] = {name: int(usage[name]) for name in names if isinstance(usage.get(name), int | float)}
     if isinstance(cost := usage.get("cost"), dict):
-        kept["cost"] = {k: v for k, v in cost.items() if isinstance(v, int | float)}
-    return kept
+        remaining["cost"] = {k: v for k, v in cost.items() if isinstance(v, int | float)}
+    return remaining
 
 
 # The public shape: {role: "user"|"assistant", content: str | ContentBlock[]}
 
 
 def to_public(messages: list[Message]) -> list[dict[str, Any]]:
-    """Converts stored messages to public ones. Consecutive tool results become blocks of one user message."""
+    """Convert stored messages to public ones. Consecutive tool results become blocks of one user message."""
     public: list[dict[str, Any]] = []
     for message in messages:
         match message:
@@ -275,7 +275,7 @@ def to_public(messages: list[Message]) -> list[dict[str, Any]]:
 
 
 def from_public(messages: list[dict[str, Any]], *, now_ms: int = 0) -> list[Message]:
-    """Converts public messages to stored ones. A user message that mixes text and results yields the results first."""
+    """Convert public messages to stored ones. A user message that mixes text and results yields the results first."""
     stored: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -285,10 +285,10 @@ def from_public(messages: list[dict[str, Any]], *, now_ms: int = 0) -> list[Mess
         )
         if message.get("role") == "assistant":
             converted = [_stored_assistant_block(block) for block in blocks]
-            kept = [block for block in converted if block is not None]
-            names.update({block.id: block.name for block in kept if isinstance(block, ToolCall)})
-            reason: StopReason = "toolUse" if any(isinstance(block, ToolCall) for block in kept) else "stop"
-            stored.append(AssistantMessage(content=kept, stop_reason=reason, timestamp=now_ms))
+            remaining = [block for block in converted if block is not None]
+            names.update({block.id: block.name for block in remaining if isinstance(block, ToolCall)})
+            reason: StopReason = "toolUse" if any(isinstance(block, ToolCall) for block in remaining) else "stop"
+            stored.append(AssistantMessage(content=remaining, stop_reason=reason, timestamp=now_ms))
             continue
         rest: list[UserBlock] = []
         for block in blocks:
@@ -344,12 +344,12 @@ def _stored_user_block(block: dict[str, Any]) -> UserBlock | None:
 def _stored_result(block: dict[str, Any], names: dict[str, str], now_ms: int) -> ToolResultMessage:
     content = block.get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
-    kept = [converted for part in parts if (converted := _stored_user_block(part)) is not None]
+    remaining = [converted for part in parts if (converted := _stored_user_block(part)) is not None]
     call_id = str(block.get("tool_use_id", ""))
     return ToolResultMessage(
         tool_call_id=call_id,
         tool_name=names.get(call_id, "unknown"),
-        content=kept,
+        content=remaining,
         is_error=bool(block.get("is_error", False)),
         timestamp=now_ms,
     )

@@ -23,13 +23,13 @@ def plain_ip(text: str) -> str:
 
 @lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
-    """Whether a host name or IP address is this machine's own loopback."""
+    """Return whether a host name or IP address is this machine's own loopback."""
     ip = plain_ip(host)
     return host == "localhost" or (bool(ip) and ipaddress.ip_address(ip).is_loopback)
 
 
 async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The first ``limit`` bytes at most. ``content.read`` would return whatever has arrived so far."""
+    """Return the first ``limit`` bytes at most. ``content.read`` would return whatever has arrived so far."""
     body = bytearray()
     while len(body) < limit and (chunk := await response.content.readany()):
         body += chunk

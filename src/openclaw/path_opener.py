@@ -43,7 +43,7 @@ class PathRefused(Exception):
 
 
 class FileMissing(PathRefused):
-    """There is no file at that path."""
+    """No file exists at that path."""
 
 
 class _Changed(Exception):
@@ -92,7 +92,7 @@ class PathOpener:
 
     @classmethod
     def in_sandbox(cls, roots: Sequence[Root]) -> PathOpener:
-        """Opens what a sandbox sees, under the paths of the sandbox. It follows no link.
+        """Open what a sandbox sees, under the paths of the sandbox. It follows no link.
 
         The first root is the workspace. Of nested roots the inner one must come first, after the workspace.
         """
@@ -108,27 +108,27 @@ class PathOpener:
         return opener
 
     def resolve(self, path: str) -> str:
-        """The absolute path for what the model wrote. Links are not resolved."""
-        wanted = _ODD_SPACES.sub(" ", path.strip("\n"))
-        wanted = wanted.removeprefix("@")
-        if not wanted.strip():
+        """Return the absolute path for what the model wrote. Links are not resolved."""
+        requested = _ODD_SPACES.sub(" ", path.strip("\n"))
+        requested = requested.removeprefix("@")
+        if not requested.strip():
             raise PathRefused("The path is empty; give a file path, relative to the workspace or absolute")
-        if "\0" in wanted:
+        if "\0" in requested:
             raise PathRefused("The path holds a NUL character")
-        if wanted == "~" or wanted.startswith("~/"):
-            wanted = f"{self._home}{wanted[1:]}"
-        return os.path.normpath(Path(self._base) / wanted)
+        if requested == "~" or requested.startswith("~/"):
+            requested = f"{self._home}{requested[1:]}"
+        return os.path.normpath(Path(self._base) / requested)
 
     def open_read(self, path: str) -> BinaryIO:
-        """Opens a regular file for reading. Tries the path, then the spellings that macOS gives to names."""
+        """Open a regular file for reading. Tries the path, then the spellings that macOS gives to names."""
 
         def open_at(parent: int, name: str, shown: str, in_workspace: bool) -> BinaryIO:
             _refuse_special(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
             fd = _open_final(name, _READ, parent)
             try:
-                found = os.fstat(fd)
-                _refuse_special(found, shown)
-                if in_workspace and found.st_nlink > 1:
+                result = os.fstat(fd)
+                _refuse_special(result, shown)
+                if in_workspace and result.st_nlink > 1:
                     raise PathRefused(
                         f"{shown} is a hard link: it may be a file from outside the workspace. Make a copy to read it"
                     )
@@ -145,7 +145,7 @@ class PathOpener:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
 
     def scan(self, path: str) -> list[tuple[str, Kind]]:
-        """The names in a folder, in sorted order, and what each is. Links are named and not followed."""
+        """Return the names in a folder, in sorted order, and what each is. Links are named and not followed."""
 
         def scan_at(parent: int, name: str, _shown: str, _in_workspace: bool) -> list[tuple[str, Kind]]:
             fd = _open_final(name, _LIST, parent)
@@ -222,7 +222,7 @@ class PathOpener:
             raise PathRefused(f"{shown} {why}")
 
     def _walk(self, resolved: str, writing: bool) -> tuple[int, str, bool]:
-        """Opens the parent directory one component at a time, and follows links only inside the allowed roots.
+        """Open the parent directory one component at a time, and follow links only inside the allowed roots.
 
         Returns its descriptor, the last component, and whether they are in the workspace.
         """
@@ -270,7 +270,7 @@ class PathOpener:
                 os.close(fd)
 
     def _split(self, path: str, writing: bool, shown: str) -> tuple[Root, list[str]]:
-        """The root that a path is in, and the components below it."""
+        """Return the root that a path is in, and the components below it."""
         for root in self._roots:
             for spelling in (*root.names, os.path.realpath(root.folder)):
                 if path == spelling or path.startswith(spelling.rstrip("/") + "/"):
@@ -304,7 +304,7 @@ def _kind(entry: os.DirEntry[str]) -> Kind:
 
 
 def _make_directories(path: Path) -> None:
-    """Makes all missing directories private. ``mkdir(parents=True)`` would apply the umask to the ones between."""
+    """Make all missing directories private. ``mkdir(parents=True)`` would apply the umask to the ones between."""
     if not path.is_dir():
         _make_directories(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -329,7 +329,7 @@ def _open_final(name: str, flags: int, parent: int) -> int:
 
 
 def _refuse_special(found: os.stat_result, path: str) -> None:
-    """Raises unless this is a regular file. Opening a FIFO or a device may hang or have side effects."""
+    """Raise unless this is a regular file. Opening a FIFO or a device may hang or have side effects."""
     if stat_modes.S_ISLNK(found.st_mode):
         raise _Changed
     if stat_modes.S_ISDIR(found.st_mode):
@@ -339,16 +339,16 @@ def _refuse_special(found: os.stat_result, path: str) -> None:
 
 
 def _replaceable(parent: int, name: str, path: str, _in_workspace: bool) -> tuple[int, str, os.stat_result | None]:
-    """A new descriptor of the parent, the name, and the present file. Raises if it may not be replaced."""
+    """Return a new descriptor of the parent, the name, and the present file. Raises if it may not be replaced."""
     try:
-        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        result = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return os.dup(parent), name, None
-    _refuse_special(found, path)
+    _refuse_special(result, path)
     # The rename would succeed even for a file that is marked read-only.
     if not os.access(name, os.W_OK, dir_fd=parent):
         raise PathRefused(f"Permission denied: {path} is read-only")
-    return os.dup(parent), name, found
+    return os.dup(parent), name, result
 
 
 def _spellings(path: str) -> list[str]:

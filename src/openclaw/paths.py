@@ -35,7 +35,7 @@ def config_path() -> str:
 
 @lru_cache(maxsize=256)
 def normalize_agent_id(value: str | None) -> str:
-    """The id in lower case with ``-`` for other characters, at most 64 of them. A blank id is ``main``."""
+    """Return the id in lower case with ``-`` for other characters, at most 64 of them. A blank id is ``main``."""
     trimmed = (value or "").strip()
     if _AGENT_ID.fullmatch(trimmed):
         return trimmed.lower()
@@ -51,14 +51,14 @@ def sessions_dir(state: str | os.PathLike[str], agent_id: str) -> str:
 
 
 def tls_files(state: str, cert: str | None, key: str | None) -> tuple[str, str]:
-    """The certificate and the key of ``gateway.tls``: those given, else the ones in the state directory."""
+    """Return the certificate and the key of ``gateway.tls``: those given, else the ones in the state directory."""
     folder = os.path.join(state, "gateway", "tls")
     names = (cert or os.path.join(folder, "gateway-cert.pem"), key or os.path.join(folder, "gateway-key.pem"))
     return os.path.expanduser(names[0]), os.path.expanduser(names[1])
 
 
 def make_private_dir(path: str) -> str:
-    """Makes the directory and missing ones above it, for their owner only (0700), and returns the path."""
+    """Make the directory and missing ones above it, for their owner only (0700), and return the path."""
     missing: list[str] = []
     folder = path
     while folder and not os.path.isdir(folder):

@@ -37,7 +37,7 @@ class BoundedPattern:
     """An expression of an owner. It can only be run on text in pieces of ``PIECE`` characters."""
 
     def __init__(self, pattern: str, flags: int = 0) -> None:
-        """Raises ``PatternRefused``."""
+        """Raise ``PatternRefused``."""
         if refused := _refusal(pattern, flags):
             raise PatternRefused(refused)
         self._compiled = re.compile(pattern, flags)
@@ -54,13 +54,13 @@ class BoundedPattern:
 
 
 def mention_pattern(pattern: str) -> BoundedPattern:
-    """An entry of ``mentionPatterns``. Raises ``PatternRefused``."""
+    """Return an entry of ``mentionPatterns``. Raises ``PatternRefused``."""
     # In JSON, "\b" with a single backslash is a backspace. The author meant a word boundary.
     return BoundedPattern(pattern.replace("\x08", r"\b"), re.IGNORECASE)
 
 
 def redact_pattern(pattern: str) -> BoundedPattern:
-    """An entry of ``logging.redactPatterns``: ``/re/flags``, or an expression that ignores case.
+    """Return an entry of ``logging.redactPatterns``: ``/re/flags``, or an expression that ignores case.
 
     Raises ``PatternRefused``.
     """
@@ -68,12 +68,12 @@ def redact_pattern(pattern: str) -> BoundedPattern:
     if not (pattern.startswith("/") and slash > 1 and (pattern[slash + 1 :] or "i").isalpha()):
         return BoundedPattern(pattern, re.IGNORECASE)
     flags = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
-    given = set(pattern[slash + 1 :])
-    return BoundedPattern(pattern[1:slash], sum(flags.get(flag, 0) for flag in given))
+    value = set(pattern[slash + 1 :])
+    return BoundedPattern(pattern[1:slash], sum(flags.get(flag, 0) for flag in value))
 
 
 def pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Cuts the text into parts of at most ``PIECE`` characters, between words where there are any."""
+    """Cut the text into parts of at most ``PIECE`` characters, between words where there are any."""
     start = 0
     while start < len(text):
         end = min(start + PIECE, len(text))
@@ -98,7 +98,7 @@ def _refusal(pattern: str, flags: int) -> str | None:
 
 
 def slow_reason(pattern: str, flags: int = 0) -> str | None:
-    """Says why the time for this expression may grow faster than the square of the text, or returns None.
+    """Explain why the time for this expression may grow faster than the square of the text, or returns None.
 
     It looks at the automaton of the expression and is careful: case, anchors and the limits of repeats are ignored, so
     it may refuse an expression that is never slow.
@@ -108,7 +108,7 @@ def slow_reason(pattern: str, flags: int = 0) -> str | None:
 
 
 def exponential_reason(pattern: str, flags: int = 0) -> str | None:
-    """Says why the time may grow exponentially, or returns None."""
+    """Explain why the time may grow exponentially, or returns None."""
     automaton = _Automaton(parser.parse(pattern, flags), most_positions=10 * _MOST_POSITIONS)
     return automaton.problem or automaton.nested_repeats()
 
@@ -172,8 +172,8 @@ class _Automaton:
     def _position(self, mask: int) -> _Part:
         self._masks.append(mask)
         self._next.append({})
-        place = len(self._masks) - 1
-        return _Part((place,), (place,), empty=False)
+        position = len(self._masks) - 1
+        return _Part((position,), (position,), empty=False)
 
     def _repeat(self, least: int, most: int, body: Any) -> _Part:
         if most == 0:
@@ -200,8 +200,8 @@ class _Automaton:
         whole, seen, alike = _Part(empty=False), 0, 1
         for branch in branches:
             begins = 0
-            for place in branch.first:
-                begins |= self._masks[place]
+            for position in branch.first:
+                begins |= self._masks[position]
             alike += bool(begins & seen)
             seen |= begins
             whole = _Part(whole.first + branch.first, whole.last + branch.last, whole.empty or branch.empty)
@@ -221,31 +221,31 @@ class _Automaton:
         if op is ops.NOT_LITERAL:
             return self._chars(lambda char: char != chr(argument))
         negated = argument[0][0] is ops.NEGATE
-        found = 0
+        result = 0
         for kind, value in argument[1:] if negated else argument:
             if kind is ops.CATEGORY:
                 test = re.compile(_CATEGORIES[value]).match
-                found |= self._chars(lambda char, test=test: test(char) is not None)
+                result |= self._chars(lambda char, test=test: test(char) is not None)
                 continue
             low, high = value if kind is ops.RANGE else (value, value)
             # Without regard to case, unless the class is negated: then fewer characters are excluded.
             forms = (str,) if negated else (str, str.lower, str.upper)
-            found |= self._chars(lambda c, lo=low, hi=high, fs=forms: any(_within(f(c), lo, hi) for f in fs))
-        return ~found if negated else found
+            result |= self._chars(lambda c, lo=low, hi=high, fs=forms: any(_within(f(c), lo, hi) for f in fs))
+        return ~result if negated else result
 
     def _chars(self, holds: Callable[[str], bool]) -> int:
-        return sum(1 << place for place, char in enumerate(self._alphabet) if holds(char))
+        return sum(1 << position for position, char in enumerate(self._alphabet) if holds(char))
 
     # Asking
 
     def nested_repeats(self) -> str | None:
-        """Finds a loop that reads the same text in two ways. Then the time doubles with every round."""
+        """Find a loop that reads the same text in two ways. Then the time doubles with every round."""
         component = self._component
-        for place, following in enumerate(self._next):
-            if any(ways > 1 and component[place] == component[other] for other, ways in following.items()):
+        for position, following in enumerate(self._next):
+            if any(ways > 1 and component[position] == component[other] for other, ways in following.items()):
                 return _NESTED
-        inside = [place for place in range(len(self._masks)) if self._loops(place)]
-        apart = self._reachable((place, place) for place in inside)
+        inside = [position for position in range(len(self._masks)) if self._loops(position)]
+        apart = self._reachable((position, position) for position in inside)
         back = {pair: 0 for pair in apart if pair[0] == pair[1]}
         sources: dict[_Pair, list[_Pair]] = {}
         for pair in apart:
@@ -270,19 +270,19 @@ class _Automaton:
         return seen
 
     def _pairs(self, pair: _Pair) -> Iterator[_Pair]:
-        """The pairs of positions of the same loop that the same character can lead to."""
+        """Return the pairs of positions of the same loop that the same character can lead to."""
         component, masks = self._component, self._masks
         left, right = pair
-        for one in self._next[left]:
-            if component[one] != component[left]:
+        for item in self._next[left]:
+            if component[item] != component[left]:
                 continue
             for other in self._next[right]:
-                if component[other] == component[right] and masks[one] & masks[other]:
-                    yield one, other
+                if component[other] == component[right] and masks[item] & masks[other]:
+                    yield item, other
 
     def adjacent_repeats(self) -> str | None:
-        """Finds two loops, one behind the other, that read the same text: its parts can be shared out in many ways."""
-        loops = [place for place in range(len(self._masks)) if self._loops(place)]
+        """Find two loops, one behind the other, that read the same text: its parts can be shared out in many ways."""
+        loops = [position for position in range(len(self._masks)) if self._loops(position)]
         steps = 0
         for start in loops:
             for end in loops:
@@ -305,28 +305,28 @@ class _Automaton:
 
     def _triples(self, a: int, b: int, c: int) -> Iterator[tuple[int, int, int]]:
         component, masks = self._component, self._masks
-        for one in self._next[a]:
-            if component[one] != component[a]:
+        for item in self._next[a]:
+            if component[item] != component[a]:
                 continue
             for third in self._next[c]:
-                shared = masks[one] & masks[third]
+                shared = masks[item] & masks[third]
                 if component[third] != component[c] or not shared:
                     continue
                 for second in self._next[b]:
                     if masks[second] & shared:
-                        yield one, second, third
+                        yield item, second, third
 
     def _loops(self, place: int) -> bool:
         return any(self._component[other] == self._component[place] for other in self._next[place])
 
     def _components(self) -> dict[int, int]:
         """Numbers the loops: two positions have one number if each can follow the other."""
-        reach = [self._after(place) for place in range(len(self._masks))]
+        reach = [self._after(position) for position in range(len(self._masks))]
         numbers: dict[int, int] = {}
-        for place, after in enumerate(reach):
-            if place not in numbers:
-                for other in {place, *(one for one in after if place in reach[one])}:
-                    numbers[other] = place
+        for position, after in enumerate(reach):
+            if position not in numbers:
+                for other in {position, *(item for item in after if position in reach[item])}:
+                    numbers[other] = position
         return numbers
 
     def _after(self, place: int) -> set[int]:
@@ -355,7 +355,7 @@ def _within(char: str, low: int, high: int) -> bool:
 
 
 def _literals(tree: Any) -> Iterator[str]:
-    """The characters that the expression names."""
+    """Return the characters that the expression names."""
     for op, argument in tree:
         if op in (ops.LITERAL, ops.NOT_LITERAL):
             yield chr(argument)

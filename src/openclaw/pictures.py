@@ -43,7 +43,7 @@ _LYING = (5, 6, 7, 8)
 """The orientations whose width is the height of the upright picture."""
 _Result = TypeVar("_Result")
 SHRINKABLE = frozenset({"image/jpeg", "image/png", "image/webp"})
-"""What is encoded anew when it is too large. An animation would lose its movement."""
+"""Types encoded again if too large. An animation would lose its movement."""
 _SIDES = (2048, 1536, 1280, 1024, 800)
 _QUALITIES = (80, 70, 60, 50, 40)
 
@@ -59,7 +59,7 @@ async def off_loop(work: Callable[[], _Result]) -> _Result:
 
 @contextmanager
 def opened_picture(data: bytes, mime_type: str) -> Generator[Image]:
-    """Opens a picture without decoding it. Raises ``ImageProblem``, also for what goes wrong while it is used.
+    """Open a picture without decoding it. Raises ``ImageProblem``, also for what goes wrong while it is used.
 
     The size is read from the header, and a picture that would need too much memory is never decoded.
     """
@@ -91,7 +91,7 @@ def opened_picture(data: bytes, mime_type: str) -> Generator[Image]:
 
 
 def smaller_picture(data: bytes, mime_type: str, limit: int) -> tuple[bytes, str]:
-    """The picture encoded anew with at most ``limit`` bytes, and its type. Blocks, and is slow for large pictures.
+    """Return the picture encoded again with at most ``limit`` bytes, and its type. Blocks; slow for large pictures.
 
     A picture that one can see through stays PNG if that is small enough. Raises ``ImageProblem``.
     """
@@ -120,7 +120,7 @@ def _within(image: Image, side: int) -> Image:
 
 
 def scaled(image: Image, side: int) -> Image:
-    """A copy that is upright, with no side longer than ``side``, as RGB or, if one can see through it, RGBA."""
+    """Return a copy that is upright, with no side longer than ``side``, as RGB or, if one can see through it, RGBA."""
     orientation = image.getexif().get(_ORIENTATION, 1)
     width, height = image.size
     fit = min(1.0, side / max(width, height))
@@ -137,7 +137,7 @@ def upright_size(image: Image) -> tuple[int, int]:
 
 
 def flattened(image: Image) -> Image:
-    """The picture on white, without transparency."""
+    """Return the picture on white, without transparency."""
     if image.mode != "RGBA":
         return image
     from PIL import Image as images
@@ -209,7 +209,7 @@ class FittedImage(msgspec.Struct, frozen=True):
 
 
 def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedImage:
-    """Fits the picture into ``max_side`` and ``MAX_BASE64_BYTES``. Blocks, and is slow for large pictures.
+    """Fit the picture into ``max_side`` and ``MAX_BASE64_BYTES``. Blocks; slow for large pictures.
 
     The size is read from the header, and a picture that would need too much memory is never decoded.
     """
@@ -234,7 +234,7 @@ def _shrink(image: Image, max_side: int) -> FittedImage:
 
 
 def _encodings(image: Image) -> list[tuple[bytes, str]]:
-    """The smaller of PNG and good JPEG first. If both are too large, JPEGs of lower and lower quality."""
+    """Return the smaller of PNG and good JPEG first. If both are too large, JPEGs of lower and lower quality."""
     png = encoded(image, "PNG"), "image/png"
     flat = flattened(image)
     jpeg = encoded(flat, "JPEG", _MODEL_QUALITIES[0]), "image/jpeg"
@@ -288,13 +288,13 @@ _UNKNOWN = "application/octet-stream"
 
 
 def sniff_image(head: bytes) -> str | None:
-    """The MIME type of a picture that models can read. None if it is none."""
-    found = sniff(head)
-    return found if found in SEEN_PICTURES else None
+    """Return the MIME type of a picture that models can read. None if it is none."""
+    result = sniff(head)
+    return result if result in SEEN_PICTURES else None
 
 
 def sniff(head: bytes) -> str | None:
-    """The MIME type of a picture, sound, film or PDF. None if the first bytes do not tell."""
+    """Return the MIME type of a picture, sound, film or PDF. None if the first bytes do not tell."""
     if head.startswith(b"\xff\xd8\xff") and head[3:4] != b"\xf7":
         return "image/jpeg"
     for beginning, mime in _BEGINNINGS:
@@ -317,10 +317,10 @@ def content_type(data: bytes, claimed: str) -> str:
     A film whose sender says that it is sound stays sound: the same containers hold both.
     """
     mime = claimed.partition(";")[0].strip().lower()
-    found = sniff(data)
-    if found is not None:
-        same_container = found in ("video/mp4", "video/webm", "audio/ogg", "video/x-matroska")
-        return mime if same_container and mime.startswith(("audio/", "video/")) else found
+    result = sniff(data)
+    if result is not None:
+        same_container = result in ("video/mp4", "video/webm", "audio/ogg", "video/x-matroska")
+        return mime if same_container and mime.startswith(("audio/", "video/")) else result
     return _UNKNOWN if mime.startswith("image/") or "/" not in mime else mime
 
 
@@ -345,11 +345,11 @@ _PATH = re.compile(
 
 
 def named_pictures(text: str) -> list[str]:
-    """The paths of pictures on this machine that the text names, in its order, each once."""
+    """Return the paths of pictures on this machine that the text names, in its order, each once."""
     if len(text) > LONGEST_TEXT or _ANY.search(text) is None:
         return []
-    found = [_as_path(match["note"] or match["quoted"] or match["word"]) for match in _PATH.finditer(text)]
-    return list(dict.fromkeys(path for path in found if path))[:MOST_PICTURES]
+    matches = [_as_path(match["note"] or match["quoted"] or match["word"]) for match in _PATH.finditer(text)]
+    return list(dict.fromkeys(path for path in matches if path))[:MOST_PICTURES]
 
 
 def _as_path(written: str) -> str:
@@ -360,7 +360,7 @@ def _as_path(written: str) -> str:
 
 
 async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserMessage:
-    """The message with the pictures that it names. The same object if it names none."""
+    """Return the message with the pictures that it names. The same object if it names none."""
     paths = named_pictures(user_text(message))
     if not paths:
         return message
@@ -373,7 +373,7 @@ async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserM
 
 
 def _load(paths: Sequence[str], opener: PathOpener, known: set[str]) -> list[ImageBlock]:
-    """Loads the pictures, except those whose data is in ``known``. Adds the data of the loaded ones to it."""
+    """Load the pictures, except those whose data is in ``known``. Adds the data of the loaded ones to it."""
     loaded: list[ImageBlock] = []
     for path in paths:
         try:

@@ -30,7 +30,7 @@ class ProgramFailed(Exception):
 async def run_program(
     argv: Sequence[str], folder: str | Path, environ: Mapping[str, str], *, most_bytes: int, given: bytes = b""
 ) -> str:
-    """Returns what the program printed, up to ``most_bytes``. ``given`` is its input. Raises ``ProgramFailed``.
+    """Return what the program printed, up to ``most_bytes``. ``given`` is its input. Raises ``ProgramFailed``.
 
     Nothing in the program's process group goes on running, also when the caller is cancelled. A child that has left
     the group may hold the output open. It is not waited for.
@@ -48,9 +48,9 @@ async def run_program(
     except OSError as error:
         raise ProgramFailed(f"cannot be started ({error.strerror or error})") from None
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    said, complained = bytearray(), bytearray()
+    reply, complained = bytearray(), bytearray()
     outputs = [
-        asyncio.create_task(_read(process.stdout, said, most_bytes)),
+        asyncio.create_task(_read(process.stdout, reply, most_bytes)),
         asyncio.create_task(_read(process.stderr, complained, most_bytes)),
     ]
     writing = asyncio.create_task(_write(process.stdin, given))
@@ -68,7 +68,7 @@ async def run_program(
             os.killpg(process.pid, signal.SIGKILL)
         await _status(process)
         process._transport.close()  # type: ignore[attr-defined]  # pyright: ignore
-    printed, complaints = said.decode("utf-8", "replace"), complained.decode("utf-8", "replace")
+    printed, complaints = reply.decode("utf-8", "replace"), complained.decode("utf-8", "replace")
     if status != 0:
         complaint = (complaints.strip() or printed.strip())[-LONGEST_COMPLAINT:]
         raise ProgramFailed(f"ended with status {status}", complaint)
@@ -76,7 +76,7 @@ async def run_program(
 
 
 async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
-    """Gives the program its input. A program that does not read it has closed the pipe."""
+    """Give the program its input. A program that does not read it has closed the pipe."""
     with contextlib.suppress(ConnectionError):
         stream.write(data)
         await stream.drain()
@@ -84,14 +84,14 @@ async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _read(stream: asyncio.StreamReader, kept: bytearray, most_bytes: int) -> None:
-    """Reads a stream to its end. What is too much is dropped, so that the program can end."""
+    """Read a stream to its end. Drops the excess, so that the program can end."""
     while chunk := await stream.read(64 * 1024):
         if len(kept) < most_bytes:
             kept += chunk
 
 
 async def _status(process: asyncio.subprocess.Process) -> int:
-    """Waits for the end of the program. The library's own wait also waits for whoever else has the pipes open."""
+    """Wait for the end of the program. The library's own wait also waits for whoever else has the pipes open."""
     pause_s = 0.001
     while process.returncode is None:
         await asyncio.sleep(pause_s)

@@ -47,7 +47,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the open internet. Private, shared, local and multicast addresses do not."""
+    """Return whether an address belongs to the open internet. Private, shared, local and multicast addresses do not."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -81,17 +81,17 @@ class PublicResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        if not found or not all(self._public(result["host"]) for result in found):
+        results = await self._inner.resolve(host, port, family)
+        if not results or not all(self._public(result["host"]) for result in results):
             raise FetchRefused(f"{host} is not a public address")
-        return found
+        return results
 
     async def close(self) -> None:
         await self._inner.close()
 
 
 async def fetch(address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public) -> bytes:
-    """Returns the bytes of the file. Raises ``FetchRefused``."""
+    """Return the bytes of the file. Raises ``FetchRefused``."""
     return (await fetch_page(address, limits, public)).body
 
 
@@ -101,7 +101,7 @@ async def fetch_page(
     public: Callable[[str], bool] = is_public,
     headers: Mapping[str, str] = _HEADERS,
 ) -> Fetched:
-    """Returns what is at the address, and where it was found. Raises ``FetchRefused``."""
+    """Return what is at the address, and where it was found. Raises ``FetchRefused``."""
     resolver = PublicResolver(aiohttp.ThreadedResolver(), public)
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, limit=1)
     timeout = aiohttp.ClientTimeout(total=limits.timeout_s)
@@ -129,8 +129,8 @@ async def _follow(
     for _ in range(limits.max_redirects + 1):
         base = url = checked_url(address, limits, public, base)
         async with session.get(url, allow_redirects=False, headers=headers) as response:
-            if response.status in (301, 302, 303, 307, 308) and (place := response.headers.get("location")):
-                address = place
+            if response.status in (301, 302, 303, 307, 308) and (position := response.headers.get("location")):
+                address = position
                 continue
             if not 200 <= response.status < 300:
                 raise FetchRefused(f"the server answered {response.status}")
@@ -143,7 +143,7 @@ async def _follow(
 def checked_url(
     address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public, base: URL | None = None
 ) -> URL:
-    """Makes every check that needs no resolver and returns the address as the client uses it.
+    """Make every check that needs no resolver and return the address as the client uses it.
 
     The host is read from the parsed URL, because parsing turns look-alike digits and dots into real ones. Numeric hosts
     never pass the resolver, so they are checked here.
@@ -163,7 +163,7 @@ def checked_url(
 
 
 async def _read(response: aiohttp.ClientResponse, limits: FetchLimits) -> tuple[bytes, bool]:
-    """Returns the body, unpacked, and whether it was cut. No more is unpacked than the limit allows."""
+    """Return the body, unpacked, and whether it was cut. No more is unpacked than the limit allows."""
     packed = response.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity") and packed not in _PACKED:
         raise FetchRefused("the server sent it packed in an unknown way, though it was asked not to")

@@ -28,9 +28,9 @@ def install_command(arguments: list[str]) -> list[str]:
 
 
 def has_pip() -> bool:
-    """Whether this Python has pip.
+    """Return whether this Python has pip.
 
-    An environment of pipx or uv may come without it. If there is no uv either, Python's own copy is put there.
+    An environment of pipx or uv may come without it. Without uv, Python's own copy is installed there.
     """
     if importlib.util.find_spec("pip") is not None:
         return True
@@ -52,7 +52,7 @@ def extras() -> list[str]:
 
 
 def requirements_of(extra: str) -> list[str]:
-    """The libraries that an extra of this program consists of."""
+    """Return the libraries that an extra of this program consists of."""
     marked = [line.partition(";") for line in importlib.metadata.requires("openclaw") or []]
     return [name.strip() for name, _, mark in marked if f'extra == "{extra}"' in mark.replace("'", '"')]
 
@@ -68,7 +68,7 @@ def locked_arguments(extra: str) -> list[str]:
 
 
 def has_extra(extra: str) -> bool:
-    """Whether all libraries of an extra are installed, whatever their versions."""
+    """Return whether all libraries of an extra are installed, whatever their versions."""
     names = [re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in requirements_of(extra)]
     try:
         return all(importlib.metadata.version(name) for name in names)

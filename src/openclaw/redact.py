@@ -77,12 +77,12 @@ class Redactor:
 
 @cache
 def _built_in() -> list[re.Pattern[str]]:
-    """The compiled patterns. They are compiled on first use, because most commands never need them."""
+    """Return the compiled patterns. They are compiled on first use, because most commands never need them."""
     return [re.compile(pattern, re.IGNORECASE) for pattern in _DEFAULTS]
 
 
 def _without_private_keys(text: str) -> str:
-    """Leaves the lines around each private key. A key whose end is missing is taken out to the end of the text."""
+    """Leave the lines around each private key. A key whose end is missing is taken out to the end of the text."""
     parts: list[str] = []
     at = 0
     while begin := _PEM.search(text, at):
@@ -97,7 +97,7 @@ def _without_private_keys(text: str) -> str:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """The match with its secret masked: the group named ``secret``, else the last group, else all of it."""
+    """Return the match with its secret masked: the group named ``secret``, else the last group, else all of it."""
     whole = found[0]
     group: str | int = "secret" if "secret" in found.re.groupindex else found.re.groups
     secret = found[group]
@@ -108,7 +108,7 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def configure(patterns: Sequence[str] | None, *, enabled: bool = True) -> list[str]:
-    """Chooses the patterns for the process, and says which of them cannot be used.
+    """Choose the patterns for the process, and say which of them cannot be used.
 
     Then the built-in ones count besides the others, so that a mistake never leaves secrets readable.
     """
@@ -132,8 +132,8 @@ _known: dict[str, None] = {}
 """The process's own secrets, the newest last. A change makes a new dict: other threads read it."""
 
 
-def know(secrets: Iterable[str]) -> None:
-    """Tells secrets by their value. From then on they are masked wherever they stand, whatever they look like."""
+def register(secrets: Iterable[str]) -> None:
+    """Register secrets by their value. From then on they are masked wherever they stand, whatever they look like."""
     global _known
     if added := {secret: None for secret in secrets if len(secret) >= SHORTEST_KNOWN and secret not in _known}:
         _known = dict(list({**_known, **added}.items())[-MAX_KNOWN:])

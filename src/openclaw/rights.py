@@ -19,7 +19,7 @@ Right: TypeAlias = Literal["read", "write", "session", "admin", "approvals", "pa
 """
 - ``read``: to see sessions, messages and the state of the Gateway.
 - ``write``: to send messages, and to stop what runs.
-- ``session``: to change the settings of a conversation, or to begin it anew. A client needs ``operator.admin`` for it.
+- ``session``: to change the settings of a conversation, or to reset it. A client needs ``operator.admin`` for it.
   A person on a channel who may give commands has it in the own conversation.
 - ``admin``: what only the owner may: the configuration, and the rules under which commands run.
 - ``approvals``: to answer when the agent asks whether it may run a command.
@@ -48,7 +48,7 @@ _OF_SCOPE: dict[str, frozenset[Right]] = {
 
 
 def rights_of_client(role: str, scopes: Iterable[str]) -> frozenset[Right]:
-    """The rights of a connection. A node has no others than a node's, whatever scopes it names."""
+    """Return the rights of a connection. A node has no others than a node's, whatever scopes it names."""
     if role == "node":
         return _NODE
     if role != "operator":
@@ -57,14 +57,14 @@ def rights_of_client(role: str, scopes: Iterable[str]) -> frozenset[Right]:
 
 
 def rights_of_person(*, authorised: bool, owner: bool) -> frozenset[Right]:
-    """The rights of somebody who writes on a channel. Whoever may give no commands may only talk."""
+    """Return the rights of a channel sender. Without the right to commands they may only talk."""
     if not authorised:
         return NO_RIGHTS
     return OWNER if owner else GUEST
 
 
 def scope_for(right: Right) -> str:
-    """The scope that gives a client this right."""
+    """Return the scope that gives a client this right."""
     return ADMIN if right in ("session", "admin") else f"operator.{right}"
 
 

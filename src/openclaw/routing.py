@@ -41,7 +41,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_route(config: Config, inbound: Inbound) -> Resolved:
-    """Finds the binding that matches most specifically. Among equals, the first in the file counts."""
+    """Find the binding that matches most specifically. Among equals, the first in the file counts."""
     if config.session.scope == "global":
         return _resolved(config, inbound, default_agent_id(config))
     candidates = [binding for binding in config.bindings if _applies(binding.match, inbound)]
@@ -49,21 +49,21 @@ def resolve_route(config: Config, inbound: Inbound) -> Resolved:
         for binding in candidates:
             if fits(binding.match, inbound):
                 agent = normalize_agent_id(binding.agent_id) if binding.agent_id.strip() else ""
-                known = agent and (not config.agents.list or agent in agent_ids(config))
-                return _resolved(config, inbound, agent if known else default_agent_id(config))
+                existing = agent and (not config.agents.list or agent in agent_ids(config))
+                return _resolved(config, inbound, agent if existing else default_agent_id(config))
     return _resolved(config, inbound, default_agent_id(config))
 
 
 def broadcast_routes(config: Config, inbound: Inbound) -> list[Resolved]:
     """One result per agent if the chat is listed under ``broadcast``, which overrides bindings. Otherwise empty."""
     listed = config.broadcast.peers.get(inbound.peer.id.strip(), [])
-    known = set(agent_ids(config)) if config.agents.list else None
-    wanted = dict.fromkeys(normalize_agent_id(agent) for agent in listed if agent.strip())
-    return [_resolved(config, inbound, agent) for agent in wanted if known is None or agent in known]
+    existing = set(agent_ids(config)) if config.agents.list else None
+    requested = dict.fromkeys(normalize_agent_id(agent) for agent in listed if agent.strip())
+    return [_resolved(config, inbound, agent) for agent in requested if existing is None or agent in existing]
 
 
 def in_new_thread(inbound: Inbound, resolved: Resolved) -> Resolved:
-    """The conversation in a thread that begins with this message, for the same agent."""
+    """Return the conversation in a thread that begins with this message, for the same agent."""
     thread, key = inbound.message_id, resolved.session_key
     around = key.removesuffix(f":{inbound.peer.id.strip()}".lower())
     if around == key:  # All conversations share one session.
@@ -88,11 +88,11 @@ def reply_route(inbound: Inbound, resolved: Resolved) -> Route:
 
 
 def _applies(match: BindingMatch, inbound: Inbound) -> bool:
-    """Whether the message comes from the channel, account, server and workspace that the binding names."""
+    """Return whether the message comes from the channel, account, server and workspace that the binding names."""
     if match.channel.strip().lower() != inbound.channel.strip().lower():
         return False
-    wanted, actual = (match.account_id or "").strip(), inbound.account_id.strip() or DEFAULT_ACCOUNT
-    if wanted != "*" and (wanted or DEFAULT_ACCOUNT) != actual:
+    requested, actual = (match.account_id or "").strip(), inbound.account_id.strip() or DEFAULT_ACCOUNT
+    if requested != "*" and (requested or DEFAULT_ACCOUNT) != actual:
         return False
     return match.guild_id in (None, "", inbound.guild_id) and match.team_id in (None, "", inbound.team_id)
 
@@ -106,7 +106,7 @@ def _same_chat(match: BindingMatch, peer: Peer | None) -> bool:
 
 
 def _known_as(match: BindingMatch, inbound: Inbound) -> bool:
-    """Whether the binding names the chat by a name that was resolved, such as an alias of Matrix."""
+    """Return whether the binding names the chat by a name that was resolved, such as an alias of Matrix."""
     names = [name.name for name in inbound.known_as if name.kind == "room"]
     return any(_same_chat(match, Peer(kind=inbound.peer.kind, id=name)) for name in names)
 
@@ -180,7 +180,7 @@ def _direct_key(config: Config, inbound: Inbound, agent: str, channel: str, peer
 
 
 async def carry_over(runtime: Runtime, chat: MovedChat) -> bool:
-    """Gives the group's sessions and settings to its new id. Returns whether the configuration was changed.
+    """Give the group's sessions and settings to its new id. Returns whether the configuration was changed.
 
     Doing it twice changes nothing. A session that the new id has already is left alone.
     """
@@ -213,7 +213,7 @@ async def _carry_session(runtime: Runtime, agent_id: str, chat: MovedChat) -> No
 def _renamed(value: Any, chat: MovedChat) -> Any:
     """The same value with the new id wherever a text is the id, or the id behind the name of its kind."""
     if isinstance(value, dict):
-        return {name: _renamed(one, chat) for name, one in cast("dict[str, Any]", value).items()}
+        return {name: _renamed(item, chat) for name, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, str) and (value == chat.old or value.endswith(f":{chat.old}")):
         return value.removesuffix(chat.old) + chat.new
     return value
@@ -227,11 +227,11 @@ def _carry_settings(config: ConfigStore, chat: MovedChat) -> bool:
         config.unset_path(format_path((*path, chat.old)))
         changed = True
     bindings = written.get("bindings")
-    for place, binding in enumerate(cast("list[Any]", bindings) if isinstance(bindings, list) else []):
+    for position, binding in enumerate(cast("list[Any]", bindings) if isinstance(bindings, list) else []):
         match binding:
             case {"match": {"channel": str(channel), "peer": {"id": (str() | int()) as peer}}}:
                 if channel.strip().lower() == chat.channel and str(peer) == chat.old:
-                    config.set_path(format_path(("bindings", place, "match", "peer", "id")), chat.new)
+                    config.set_path(format_path(("bindings", position, "match", "peer", "id")), chat.new)
                     changed = True
             case _:
                 pass
@@ -252,8 +252,8 @@ def _groups(written: dict[str, Any], chat: MovedChat) -> Iterator[tuple[tuple[st
             (("channels", chat.channel, "accounts", name), account)
             for name, account in cast("dict[str, Any]", accounts).items()
         ]
-    for path, place in places:
-        match place:
+    for path, position in places:
+        match position:
             case {"groups": {**groups}} if chat.old in groups and chat.new not in groups:
                 yield (*path, "groups"), groups[chat.old]
             case _:

@@ -21,12 +21,12 @@ LONGEST_MARKS = 30
 
 
 def clipped(text: str, limit: int) -> str:
-    """Cuts a text to ``limit`` characters, of which the last is an ellipsis."""
+    """Cut a text to ``limit`` characters, of which the last is an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def shortened(text: str, limit: int = 80) -> str:
-    """Puts a text on one line and cuts it to ``limit`` characters, without a blank before the ellipsis."""
+    """Put a text on one line and cut it to ``limit`` characters, without a blank before the ellipsis."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
@@ -41,11 +41,11 @@ def normalised(form: Literal["NFC", "NFD"], text: str) -> str:
         return text
     pieces: list[str] = []
     begin = marks = 0
-    for place, char in enumerate(text):
+    for position, char in enumerate(text):
         marks = marks + 1 if unicodedata.combining(char) else 0
         if marks > LONGEST_MARKS:
-            pieces.append(text[begin:place])
-            begin, marks = place, 1
+            pieces.append(text[begin:position])
+            begin, marks = position, 1
     return "".join(unicodedata.normalize(form, piece) for piece in (*pieces, text[begin:]))
 
 
@@ -90,7 +90,7 @@ def short_duration(ms: int) -> str:
 
 
 def counted(count: int, one: str, several: str) -> str:
-    """A number and the word that fits it: "1 file", "2 files"."""
+    """Return a number and the word that fits it: "1 file", "2 files"."""
     return f"{count} {one if count == 1 else several}"
 
 
@@ -101,10 +101,10 @@ def failure_text(text: str) -> str:
     import json
 
     try:
-        found = json.loads(text)
+        result = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    error = found.get("error") if isinstance(found, dict) else None
+    error = result.get("error") if isinstance(result, dict) else None
     return error if isinstance(error, str) and error.strip() else text
 
 
@@ -119,7 +119,7 @@ _CONTROL = re.compile(f"[{_UNSAFE}]")
 
 
 def printable(text: str) -> str:
-    """The text without characters that a terminal would obey or that nobody sees. Tabs and line feeds stay."""
+    """Return the text without characters that a terminal would obey or that nobody sees. Tabs and line feeds stay."""
     return _CONTROL.sub("", text)
 
 
@@ -132,7 +132,7 @@ def _escaped(found: re.Match[str]) -> str:
     if found[0] == "\r":
         return found[0]
     units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place] << 8 | units[place + 1]:04x}" for place in range(0, len(units), 2))
+    return "".join(f"\\u{units[position] << 8 | units[position + 1]:04x}" for position in range(0, len(units), 2))
 
 
 # Addresses without their secrets
@@ -151,8 +151,8 @@ _LONGEST_USER = 12
 
 
 def redact_urls(text: str) -> str:
-    """The text with the secrets of all addresses masked. It runs in linear time."""
-    return _ADDRESS.sub(lambda found: found[1] + _shown(found[2]), text) if "://" in text else text
+    """Return the text with the secrets of all addresses masked. It runs in linear time."""
+    return _ADDRESS.sub(lambda result: result[1] + _shown(result[2]), text) if "://" in text else text
 
 
 def has_secret(address: str) -> bool:
@@ -160,7 +160,7 @@ def has_secret(address: str) -> bool:
 
 
 def _shown(rest: str) -> str:
-    size = next((place for place, char in enumerate(rest) if char in "/?#"), len(rest))
+    size = next((position for position, char in enumerate(rest) if char in "/?#"), len(rest))
     user, at, host = rest[:size].rpartition("@")
     if at:
         name, colon, _ = user.partition(":")

@@ -185,22 +185,22 @@ def text_changes(texts: Iterable[str], disarm: Callable[[str], str] = disarmed_m
 def _change(line: str, new: str) -> TextChange:
     """Return the part of a line that was changed, with a few characters around it."""
     shorter = min(len(line), len(new))
-    same = next((place for place in range(shorter) if line[place] != new[place]), shorter)
+    same = next((position for position in range(shorter) if line[position] != new[position]), shorter)
     rest = shorter - same
-    tail = next((place for place in range(rest) if line[-1 - place] != new[-1 - place]), rest)
+    tail = next((position for position in range(rest) if line[-1 - position] != new[-1 - position]), rest)
     begin, end = max(0, same - _AROUND), max(0, tail - _AROUND)
     return TextChange(
-        *(shortened(_visible(one[begin : len(one) - end]), LONGEST_CHANGE) for one in (line, new)),
+        *(shortened(_visible(item[begin : len(item) - end]), LONGEST_CHANGE) for item in (line, new)),
     )
 
 
 def _visible(text: str) -> str:
     """Return the text with a mark in place of each character that cannot be seen."""
-    return _UNSHOWN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
+    return _UNSHOWN.sub(lambda result: f"\\u{{{ord(result[0]):x}}}", text)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the text has nothing that the marks of the Gateway are made of."""
+    """Return whether the text has nothing that the marks of the Gateway are made of."""
     seen = text if text.isascii() else text.replace("\ufe0f", "").replace("\u200d", "")  # They are in most emoji.
     if (_PLAIN_SUSPECT if text.isascii() else _SUSPECT).search(seen) is None:
         lowered = seen.lower()
@@ -219,7 +219,7 @@ def _disarmed(text: str, *, of_owner: bool = False, keep_code: bool = False) -> 
     if len(folded) != len(text):
         # An invisible character is in the text and not in the folded one, so the places differ.
         fold = _fold()
-        places = [place for place, char in enumerate(text) if fold.get(ord(char), char) is not None]
+        places = [index for index, char in enumerate(text) if fold.get(ord(char), char) is not None]
         places.append(len(text))
     code = _closed_code(text)[::-1] if keep_code else []
     pieces: list[str] = []
@@ -248,7 +248,7 @@ def _closed_code(text: str) -> list[tuple[int, int]]:
 
 
 def _folded(text: str) -> str:
-    """The text as it looks: each character is an ASCII character or itself, each line ends with a line feed."""
+    """Return the text as it looks: each character is an ASCII character or itself, each line ends with a line feed."""
     if text.isascii() and _PLAIN_SIGN.search(text) is None:
         return text
     if len(text) > _SHORT or (_LOOK_ALIKE.search(text) is not None and _MIXED.search(text) is not None):
@@ -284,8 +284,8 @@ def _edits(folded: str, of_owner: bool) -> list[_Edit]:
         edits += [(found.start(1), found.start(1), UNTRUSTED) for found in _NAMELESS.finditer(folded)]
     if not of_owner and any(word in folded for word in _SENTINELS):
         for found in _SENTINEL.finditer(folded):
-            place = folded.index("_", found.start())
-            edits.append((place, place + 1, "-"))
+            position = folded.index("_", found.start())
+            edits.append((position, position + 1, "-"))
     if "queued #" in lowered:
         edits += [(*found.span(1), "no. ") for found in _QUEUED.finditer(folded)]
     if (greeting := _GREETING.match(folded)) is not None:
@@ -295,7 +295,7 @@ def _edits(folded: str, of_owner: bool) -> list[_Edit]:
 
 def _in_parentheses(opening: tuple[int, int], closing: tuple[int, int]) -> list[_Edit]:
     spans = ((*opening, "("), (*closing, ")"))
-    return [(place, place + 1, sign) for begin, end, sign in spans for place in range(begin, end)]
+    return [(position, position + 1, sign) for begin, end, sign in spans for position in range(begin, end)]
 
 
 def _headings(folded: str) -> list[_Edit]:
@@ -310,14 +310,14 @@ def _headings(folded: str) -> list[_Edit]:
         if opening < 0:
             continue
         done = folded.find("]", sign.end() - 1, sign.end() + _LONGEST_HEADING) + 1 or sign.end()
-        for place in range(opening, done):
-            if folded[place] in "[]":
-                edits.append((place, place + 1, "(" if folded[place] == "[" else ")"))
+        for position in range(opening, done):
+            if folded[position] in "[]":
+                edits.append((position, position + 1, "(" if folded[position] == "[" else ")"))
     return edits
 
 
 def _speakers(folded: str, of_owner: bool) -> list[_Edit]:
-    """Marks ``System:`` and ``MEDIA:`` at the beginning of a line, and ``System: [`` anywhere."""
+    """Mark ``System:`` and ``MEDIA:`` at the beginning of a line, and ``System: [`` anywhere."""
     edits: list[_Edit] = []
     for found in _SPEAKER.finditer(folded):
         floor = max(0, found.start() - 64)
@@ -328,8 +328,8 @@ def _speakers(folded: str, of_owner: bool) -> list[_Edit]:
         elif folded[found.end() : found.end() + 16].lstrip(" \t*_`")[:1] == "[":
             begins = True
         if begins:
-            place = found.end() - 1
-            edits.append((place, place, UNTRUSTED))
+            position = found.end() - 1
+            edits.append((position, position, UNTRUSTED))
     return edits
 
 
@@ -348,17 +348,17 @@ def _fold() -> dict[int, str | None]:
         for plain, others in table.items():
             fold.update({ord(other): plain for other in others})
     fold.update({ord(char): "\n" for char in _LINE_ENDS})
-    fold.update({0x1F130 + place: chr(ord("A") + place) for place in range(26)})
+    fold.update({0x1F130 + position: chr(ord("A") + position) for position in range(26)})
     fold.update(dict.fromkeys(_codes(_INVISIBLE)))
     fold.update(dict.fromkeys(_codes(_SPACES), " "))
     return fold
 
 
 def _codes(characters: str) -> list[int]:
-    """The codes in the inside of a character class: single characters and ranges."""
+    """Return the codes in the inside of a character class: single characters and ranges."""
     codes: list[int] = []
-    for found in re.finditer(r"(.)-(.)|(.)", characters, re.DOTALL):
-        codes += range(ord(found[1]), ord(found[2]) + 1) if found[1] else [ord(found[3])]
+    for match in re.finditer(r"(.)-(.)|(.)", characters, re.DOTALL):
+        codes += range(ord(match[1]), ord(match[2]) + 1) if match[1] else [ord(match[3])]
     return codes
 
 
@@ -368,14 +368,14 @@ _JOINS_EMOJI = ("\u200d", "\ufe0f")
 
 
 def disarmed_name(text: str) -> str:
-    """Makes a name from outside safe for a heading: one line, limited length, nothing invisible, no brackets."""
+    """Make a name from outside safe for a heading: one line, limited length, nothing invisible, no brackets."""
     return _disarmed_name(text[:LONGEST_NAME])
 
 
 @lru_cache(maxsize=1024)
 def _disarmed_name(text: str) -> str:
     if not text.isascii():
-        text = _UNSEEN.sub(lambda found: found[0] if found[0] in _JOINS_EMOJI else "", text)
+        text = _UNSEEN.sub(lambda result: result[0] if result[0] in _JOINS_EMOJI else "", text)
     return _BREAKS.sub(" ", disarmed(text).translate(_name_brackets())).strip()
 
 
@@ -468,8 +468,8 @@ def short_file_name(text: str) -> str:
     if len(name) <= LONGEST_LABEL:
         return name
     stem, dot, ending = name.rpartition(".")
-    kept = f"{dot}{ending}" if stem and len(ending) <= 16 else ""
-    return f"{name[: LONGEST_LABEL - len(kept) - 1]}…{kept}"
+    remaining = f"{dot}{ending}" if stem and len(ending) <= 16 else ""
+    return f"{name[: LONGEST_LABEL - len(remaining) - 1]}…{remaining}"
 
 
 def short_id(text: str) -> str:

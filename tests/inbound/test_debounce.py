@@ -190,7 +190,7 @@ async def test_the_error_of_a_message_that_waited_is_logged_once_and_the_next_me
     await bench.after(50)
     bench.failing = False
     await bench.say("/2")
-    assert [record.getMessage() for record in caplog.records] == ["signal message m1 could not be taken in: no"]
+    assert [record.getMessage() for record in caplog.records] == ["signal message m1 could not be accepted: no"]
     assert bench.texts == [["/2"]]
 
 

@@ -48,7 +48,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[FileLedger]:
 async def test_a_message_under_way_or_kept_is_not_taken_again(ledger: FileLedger) -> None:
     dedupe = Dedupe(ledger, StillClock())
     assert sum(await asyncio.gather(*(dedupe.claim_if_new(message()) for _ in range(5)))) == 1
-    await dedupe.keep(dedupe_key(message()) or "")
+    await dedupe.remember(dedupe_key(message()) or "")
     assert not await dedupe.claim_if_new(message())
     assert not await Dedupe(ledger, StillClock()).claim_if_new(message())
 

@@ -177,7 +177,7 @@ async def test_what_the_last_gateway_held_is_taken_in_although_the_ledger_failed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
-        await at.gateway.pipeline.held.keep(at.people.inbound("first", message_id="m1"))
+        await at.gateway.pipeline.held.persist(at.people.inbound("first", message_id="m1"))
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **SLOW) as at:
         ledger, failures = at.gateway.runtime.stores.ledger, [ValueError("nobody knows it")] * 2
         held = ledger.held

@@ -61,7 +61,7 @@ def transcriber(config: Config, **environ: str) -> Transcriber:
 
 
 async def heard(config: Config, inbound: Inbound | None = None, **environ: str) -> Inbound:
-    return await transcriber(config, **environ).heard(inbound or voice(), "main")
+    return await transcriber(config, **environ).transcribed(inbound or voice(), "main")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ async def test_a_stop_leaves_the_message_to_the_next_start(tmp_path: Path) -> No
     begun = tmp_path / "begun"
     code = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(600)"
     one = transcriber(audio(program(code, str(begun))))
-    task = asyncio.create_task(one.heard(voice(), "main"))
+    task = asyncio.create_task(one.transcribed(voice(), "main"))
     async with asyncio.timeout(60):
         while not begun.exists():
             await asyncio.sleep(0.01)
@@ -152,7 +152,7 @@ async def test_a_stop_leaves_the_message_to_the_next_start(tmp_path: Path) -> No
     with pytest.raises(GatewayStops):
         await asyncio.wait_for(task, 60)
     with pytest.raises(GatewayStops):
-        await one.heard(voice(), "main")
+        await one.transcribed(voice(), "main")
 
 
 @pytest.fixture

@@ -254,7 +254,7 @@ async def live(life: Life) -> list[LedgerRow]:
         await life.send(gateway, "waits", "followup")
         await life.say("and this")
         left = life.people.inbound("left behind")
-        await _until_done(lambda: gateway.pipeline.held.keep(left))
+        await _until_done(lambda: gateway.pipeline.held.persist(left))
     for _ in range(2):
         async with life.gateway() as (gateway, model):
             await _until_done(lambda model=model: _held(model, 1))

@@ -60,12 +60,12 @@ def test_an_hour_that_comes_twice_runs_a_daily_job_once() -> None:
 @pytest.mark.parametrize(
     ("schedule", "problem"),
     [
-        ({"kind": "cron", "expr": "61 * * * *"}, "is no cron expression"),
-        ({"kind": "cron", "expr": "* * *"}, "is no cron expression"),
+        ({"kind": "cron", "expr": "61 * * * *"}, "is not a cron expression"),
+        ({"kind": "cron", "expr": "* * *"}, "is not a cron expression"),
         ({"kind": "cron", "expr": "0 0 30 2 *", "tz": "UTC"}, "cron"),
-        ({"kind": "cron", "expr": "* * * * *", "tz": "Mars/Base"}, "is no time zone"),
+        ({"kind": "cron", "expr": "* * * * *", "tz": "Mars/Base"}, "is not a time zone"),
         ({"kind": "every", "everyMs": 0}, "1 or more"),
-        ({"kind": "at", "at": "tomorrow"}, "is no time"),
+        ({"kind": "at", "at": "tomorrow"}, "is not a time"),
         ({"kind": "at", "at": str(NOW - 61_000)}, "in the past"),
         ({"kind": "at", "at": "2099-01-01T00:00:00Z"}, "too far in the future"),
         ({"kind": "never"}, "must be at, every or cron"),

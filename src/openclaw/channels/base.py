@@ -32,7 +32,7 @@ from openclaw.inbound.message import Inbound, Peer
 from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
-from openclaw.redact import know
+from openclaw.redact import register
 from openclaw.storage.blobs import BlobStore
 from openclaw.storage.documents import DocumentStore
 
@@ -339,7 +339,7 @@ async def secret_of(
         value = context.environ.get(variable)
     token = (value or "").strip()
     if token:
-        know([token])
+        register([token])
     elif needed:
         raise NotConfigured(f"set {context.key(key)}")
     return token

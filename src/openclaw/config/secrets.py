@@ -17,7 +17,7 @@ from openclaw.config.load import REFERENCE, Json5Error, Member, Node, Outline, i
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.validate import ConfigInvalid, Issue, Shape, fields_of, free_keys, shape_of
-from openclaw.redact import Redactor, know
+from openclaw.redact import Redactor, register
 from openclaw.text import has_secret
 
 COMMAND_TIMEOUT_S = 10
@@ -61,7 +61,7 @@ def resolve_secret(secret: str | SecretRef | None, environ: Mapping[str, str], w
     value = _from_file(secret.file, what) if secret.file else _from_command(secret.command or [], what)
     if not value:
         raise SecretUnavailable(f"{what}: {secret.file or 'the command'} gave nothing")
-    know([value])
+    register([value])
     return value
 
 

@@ -84,7 +84,7 @@ class ConfigStore:
         self._good = snapshot
         self.current: Config = snapshot.config
         """The last configuration that was valid."""
-        redact.know(known_secrets(snapshot.resolved, self._environ))
+        redact.register(known_secrets(snapshot.resolved, self._environ))
 
     # Reading
 

@@ -579,7 +579,7 @@ def followers_of(gateway: Gateway, run: Run) -> list[Follower]:
         return run.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
 
     def notice(name: str, text: str) -> None:
-        gateway.spawn(gateway.notices.beside_run(run, name, text))
+        gateway.spawn(gateway.notices.notify_run(run, name, text))
 
     stream = RunStream(run, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
     followers: list[Follower] = [RunMetrics(run, gateway.metrics).event, RunLog(run).event, stream.event]

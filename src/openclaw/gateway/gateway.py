@@ -389,7 +389,7 @@ class Gateway:
         session = SessionRef(default_agent_id(config), self.main_session_key())
         text = "\n".join(f"⚠️ {sentence}" for sentence in found)
         try:
-            await self.notices.tell_owner(session, text)
+            await self.notices.notify_owner(session, text)
         except OSError as error:
             log.error("the owner cannot be told what was mended: %s", error)
 

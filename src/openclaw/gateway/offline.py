@@ -72,7 +72,7 @@ async def check_shared(state_dir: str, config_path: str, clock: Clock, environ: 
         documents = opened.documents
         findings = _database_findings(opened.database) if opened.database is not None else []
         pairing, devices = PairingStore(documents, clock), Devices(documents, clock)
-        people = sum(map(len, (await pairing.let_in()).values()))
+        people = sum(map(len, (await pairing.approved()).values()))
         people_waiting = len(await pairing.pending())
         await devices.load()
         listed = devices.listing()

@@ -68,7 +68,7 @@ Access: TypeAlias = Allow | Drop | Pair
 
 
 def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
-    """Decides whether a message is heard. ``allow_store`` holds the ids approved by pairing."""
+    """Decide whether a message is admitted. ``allow_store`` holds the ids approved by pairing."""
     if inbound.peer.kind == "direct":
         return _direct(inbound, settings, allow_store)
     return _group(inbound, settings, allow_store)
@@ -78,9 +78,9 @@ def _direct(inbound: Inbound, settings: ChannelSettings, allow_store: Collection
     ids = sender_ids(inbound)
     if settings.dm_policy == "disabled":
         return Drop("direct messages are disabled")
-    known = _known(settings.channel, settings.allow_from)
+    existing = _known(settings.channel, settings.allow_from)
     # "open" counts only together with "*". Without it the policy is as closed as an allow list.
-    if "*" in known or _admits(known | _known(settings.channel, allow_store), ids):
+    if "*" in existing or _admits(existing | _known(settings.channel, allow_store), ids):
         return Allow()
     if settings.dm_policy != "pairing":
         return Drop("sender is not on the allow list")
@@ -92,13 +92,13 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
         return _group_dm(inbound, settings, settings.group_dms, allow_store)
     own = _listed(settings, inbound)
     topic = _topic(own, inbound)
-    chain = [found for found in (topic, own) if found]
-    if not all(found.enabled for found in chain):
+    chain = [item for item in (topic, own) if item]
+    if not all(item.enabled for item in chain):
         return Drop("group is disabled")
-    policy = next((found.policy for found in chain if found.policy), settings.group_policy)
+    policy = next((item.policy for item in chain if item.policy), settings.group_policy)
     if policy == "disabled":
         return Drop("group messages are disabled")
-    members = next((found.allow_from for found in chain if found.allow_from is not None), None)
+    members = next((item.allow_from for item in chain if item.allow_from is not None), None)
     if settings.lists_rooms:
         if policy == "allowlist" and own is None and "*" not in settings.groups:
             return Drop("channel is not on the list of channels")
@@ -108,10 +108,10 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
     if members is not None or policy == "allowlist":
         if members is None:
             members = settings.allow_from if settings.group_allow_from is None else settings.group_allow_from
-        known = _known(settings.channel, members)
+        existing = _known(settings.channel, members)
         if settings.channel in STORE_COUNTS_IN_GROUPS:
-            known |= _known(settings.channel, allow_store)
-        if not _admits(known, sender_ids(inbound)):
+            existing |= _known(settings.channel, allow_store)
+        if not _admits(existing, sender_ids(inbound)):
             return Drop("sender is not on the group allow list")
     if not group_rules(settings, inbound).allowed:
         return Drop("group is not on the list of groups")
@@ -119,7 +119,7 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
 
 
 def _group_dm(inbound: Inbound, settings: ChannelSettings, rooms: GroupDms, allow_store: Collection[str]) -> Access:
-    """A direct chat with several people. Everybody in it must be known by themselves, as in a direct chat."""
+    """Return a direct chat with several people. Everybody in it must be known by themselves, as in a direct chat."""
     if not rooms.enabled or settings.dm_policy == "disabled":
         return Drop("direct messages with several people are disabled")
     if rooms.listed and normal_id(settings.channel, inbound.peer.id) not in _known(settings.channel, rooms.listed):
@@ -157,11 +157,11 @@ def sender_rights(
 def command_authorised(
     inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str], commands: Commands
 ) -> bool:
-    """Whether a configured list admits the sender. Without any list nobody is admitted."""
+    """Return whether a configured list admits the sender. Without any list nobody is admitted."""
     channel, ids = settings.channel, sender_ids(inbound)
-    given = commands.allow_from.get(channel, commands.allow_from.get("*"))
-    if given is not None:
-        return _admits(_known(channel, tuple(map(str, given))), ids)
+    value = commands.allow_from.get(channel, commands.allow_from.get("*"))
+    if value is not None:
+        return _admits(_known(channel, tuple(map(str, value))), ids)
     if not commands.use_access_groups:
         return True
     people = _known(channel, settings.allow_from) | _known(channel, allow_store)
@@ -202,7 +202,7 @@ class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
-    """Returns what the list of groups says about this one. An empty list allows all groups."""
+    """Return what the list of groups says about this one. An empty list allows all groups."""
     if settings.group_dms is not None and inbound.peer.kind == "group":
         return GroupRules(allowed=True, require_mention=False, mention_is_set=True)
     own, rest = _listed(settings, inbound), settings.groups.get("*")
@@ -223,19 +223,19 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
             skills=own.skills if own else None,
         )
     topic = _topic(own, inbound) or _topic(rest, inbound)
-    chain = [found for found in (topic, own or rest) if found]
-    wishes = [*(found.require_mention for found in (topic, own, rest) if found), settings.require_mention]
+    chain = [item for item in (topic, own or rest) if item]
+    wishes = [*(item.require_mention for item in (topic, own, rest) if item), settings.require_mention]
     return GroupRules(
         allowed=not settings.groups or own is not None or rest is not None,
         require_mention=next((wish for wish in wishes if wish is not None), True),
         mention_is_set=any(wish is not None for wish in wishes),
-        system_prompt="\n\n".join(found.system_prompt for found in reversed(chain) if found.system_prompt),
-        skills=next((found.skills for found in chain if found.skills is not None), None),
+        system_prompt="\n\n".join(item.system_prompt for item in reversed(chain) if item.system_prompt),
+        skills=next((item.skills for item in chain if item.skills is not None), None),
     )
 
 
 def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None:
-    """Returns the entry of this group, or of the group that its topic or thread belongs to."""
+    """Return the entry of this group, or of the group that its topic or thread belongs to."""
     if settings.guilds is not None and inbound.guild_id:
         return _in_guild(settings, settings.guilds, inbound)
     names = [inbound.peer.id, inbound.peer.id.partition(":topic:")[0]]
@@ -248,7 +248,7 @@ def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None
 
 
 def _in_guild(settings: ChannelSettings, guilds: Mapping[str, GuildSettings], inbound: Inbound) -> GroupSettings | None:
-    """Returns what holds in a channel of a server. None: the server or the channel is not on the list.
+    """Return what holds in a channel of a server. None: the server or the channel is not on the list.
 
     A list names servers and channels, not people: whoever can write there counts, unless ``users`` says otherwise.
     """
@@ -311,7 +311,7 @@ def listed_names(inbound: Inbound, settings: ChannelSettings, people: Collection
 
 def names_of_people(config: Config, channel: str) -> frozenset[str]:
     """Return every name such as ``@ann`` that the configuration mentions, in its one spelling."""
-    found: set[str] = set()
+    result: set[str] = set()
     waiting: list[Any] = [msgspec.to_builtins(config)]
     while waiting:
         value = waiting.pop()
@@ -320,8 +320,8 @@ def names_of_people(config: Config, channel: str) -> frozenset[str]:
         elif isinstance(value, list | tuple):
             waiting += cast("Sequence[Any]", value)
         elif isinstance(value, str) and len(value) < 200 and (name := normal_id(channel, value)).startswith("@"):
-            found.add(name)
-    return frozenset(found)
+            result.add(name)
+    return frozenset(result)
 
 
 def _topic(group: GroupSettings | None, inbound: Inbound) -> GroupSettings | None:
@@ -332,21 +332,25 @@ def _topic(group: GroupSettings | None, inbound: Inbound) -> GroupSettings | Non
 
 
 def sender_ids(inbound: Inbound) -> list[str]:
-    """Returns the ids that stand for the sender, best first. A group's own id never stands for a person."""
+    """Return the ids that stand for the sender, best first. A group's own id never stands for a person."""
     channel, sender = inbound.channel.strip().lower(), inbound.sender
-    given = [sender.id, sender.e164 or ""]
+    supplied = [sender.id, sender.e164 or ""]
     if channel == "whatsapp":
-        given.reverse()
-    given += sender.other_ids
-    given += [name.name for name in inbound.known_as if name.kind == "person"]
+        supplied.reverse()
+    supplied += sender.other_ids
+    supplied += [name.name for name in inbound.known_as if name.kind == "person"]
     if inbound.peer.kind == "direct":
-        given.append(inbound.peer.id)
-    return [known for known in dict.fromkeys(normal_id(channel, value) for value in given) if known not in ("", "*")]
+        supplied.append(inbound.peer.id)
+    return [
+        existing
+        for existing in dict.fromkeys(normal_id(channel, value) for value in supplied)
+        if existing not in ("", "*")
+    ]
 
 
 @lru_cache(maxsize=4096)
 def normal_id(channel: str, value: str) -> str:
-    """Returns the one spelling of an id: no channel prefix, lower case, phone numbers without blanks and signs."""
+    """Return the one spelling of an id: no channel prefix, lower case, phone numbers without blanks and signs."""
     text = _MENTION.sub(r"\1", value.strip().lower())
     for prefix in (f"{channel}:", *_PREFIXES.get(channel, ())):
         text = text.removeprefix(prefix).strip()
@@ -362,7 +366,7 @@ def _known(channel: str, entries: Collection[str]) -> frozenset[str]:
 @lru_cache(maxsize=512)
 def _normal_ids(channel: str, entries: tuple[str, ...] | frozenset[str]) -> frozenset[str]:
     """The result is cached: lists are long, change rarely and are needed for every message."""
-    return frozenset(known for entry in entries if (known := normal_id(channel, entry)))
+    return frozenset(existing for entry in entries if (existing := normal_id(channel, entry)))
 
 
 def _admits(known: frozenset[str], ids: Collection[str]) -> bool:
@@ -415,14 +419,14 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     require_mention: bool | None = None
     """For groups that do not say."""
     group_dms: GroupDms | None = None
-    """None: the platform has groups instead, and a peer of the kind ``group`` is one."""
+    """None for platforms with groups; there a peer of the kind ``group`` is one."""
     history_limit: int | None = None
     threads_share_history: bool = False
     """The messages that come before a reply in a thread are those of the whole channel."""
 
 
 def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACCOUNT) -> ChannelSettings:
-    """Returns the settings of one account. A channel without a section gets the careful defaults."""
+    """Return the settings of one account. A channel without a section gets the careful defaults."""
     name = channel.strip().lower()
     account = account_settings(config, channel, account_id)
     if account is None:
@@ -464,7 +468,7 @@ def _slack_room(room: SlackRoom) -> GroupSettings:
 
 
 def _guilds(account: DiscordAccount) -> dict[str, GuildSettings]:
-    found: dict[str, GuildSettings] = {}
+    matches: dict[str, GuildSettings] = {}
     for key, guild in account.guilds.items():
         rules = GuildSettings(
             require_mention=guild.require_mention,
@@ -482,14 +486,14 @@ def _guilds(account: DiscordAccount) -> dict[str, GuildSettings]:
                 for name, room in guild.channels.items()
             },
         )
-        found[key] = rules
+        matches[key] = rules
         if guild.slug and not key.strip().isdigit():  # Where the id is listed, no name is needed.
-            found.setdefault(slug(guild.slug), rules)
-    return found
+            matches.setdefault(slug(guild.slug), rules)
+    return matches
 
 
 def _group_name(channel: str, group: str) -> str:
-    """The id under which a group is looked up. Only where case means nothing, it is lower case."""
+    """Return the id under which a group is looked up. Only where case means nothing, it is lower case."""
     return group.strip().lower() if channel == "irc" else group
 
 

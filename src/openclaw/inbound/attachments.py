@@ -45,7 +45,7 @@ class BadAttachment(ValueError):
 
 
 def read_images(attachments: list[InboundFile]) -> tuple[list[Image], list[str]]:
-    """Returns the pictures and a warning for each attachment that is none. Raises ``BadAttachment`` for bad content."""
+    """Return the pictures and a warning for each attachment that is none. Raises ``BadAttachment`` for bad content."""
     images: list[Image] = []
     warnings: list[str] = []
     for number, attachment in enumerate(attachments, 1):
@@ -84,20 +84,22 @@ log = logging.getLogger("openclaw.inbound")
 async def within_reach(
     runtime: Runtime, inbound: Inbound, session: SessionRef, entry: Mapping[str, Any] | None
 ) -> Inbound:
-    """Writes the files of a message into the workspace of the session's tools. Returns the message with their paths.
+    """Write the files of a message into the workspace of the session's tools. Returns the message with their paths.
 
-    Pictures are not written: the model sees them. Of a picture that it cannot see it is told so.
+    Pictures are not written: the model sees them. The prompt mentions a picture that it cannot see.
     """
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
     opener = await opener_of(runtime, session.agent_id, session.key, entry)
-    media = [await _placed(runtime.stores.blobs, one, opener) if _is_for_tools(one) else one for one in inbound.media]
+    media = [
+        await _placed(runtime.stores.blobs, item, opener) if _is_for_tools(item) else item for item in inbound.media
+    ]
     notes = [
-        f"The picture {short_file_name(one.file_name or '') or one.path or 'that came along'} "
-        f"is {short_name(one.mime_type)}, which you cannot see. "
+        f"The picture {short_file_name(item.file_name or '') or item.path or 'that came along'} "
+        f"is {short_name(item.mime_type)}, which you cannot see. "
         "Its file is kept; ask for a JPEG or PNG, or convert it with a tool."
-        for one in media
-        if one.mime_type.startswith("image/") and one.mime_type not in SEEN_PICTURES
+        for item in media
+        if item.mime_type.startswith("image/") and item.mime_type not in SEEN_PICTURES
     ]
     return msgspec.structs.replace(inbound, media=tuple(media), untrusted=(*inbound.untrusted, *notes))
 
@@ -125,8 +127,8 @@ def _write(opener: PathOpener, path: str, data: bytes) -> None:
 
 
 def _file_name(media: Media) -> str:
-    """Returns a harmless form of the file's name. The beginning of its hash keeps files of one name apart."""
-    given = _UNSAFE.sub("_", media.file_name or "").strip("._")[-_LONGEST_NAME:]
-    if not given:
-        given = f"file{mimetypes.guess_extension(media.mime_type) or ''}"
-    return f"{(media.blob or '')[:8]}-{given}"
+    """Return a harmless form of the file's name. The beginning of its hash keeps files of one name apart."""
+    value = _UNSAFE.sub("_", media.file_name or "").strip("._")[-_LONGEST_NAME:]
+    if not value:
+        value = f"file{mimetypes.guess_extension(media.mime_type) or ''}"
+    return f"{(media.blob or '')[:8]}-{value}"

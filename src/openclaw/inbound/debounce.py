@@ -15,7 +15,7 @@ from openclaw.inbound.message import Inbound
 
 log = logging.getLogger("openclaw.inbound.debounce")
 Key: TypeAlias = tuple[str, str, str, str, str]
-TakeTurn: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
+AcceptTurn: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
 """Takes in the messages of one turn. It raises when it could not."""
 WINDOWS_AT_MOST = 5
 """After this many windows a sender is answered, even if more texts keep coming."""
@@ -34,7 +34,7 @@ _TAKEN_FROM_THE_LATEST = (
 class Debouncer:
     """Holds texts back and makes turns of them, which are lists. ``merged`` makes one message of such a list.
 
-    A message that did not wait goes to ``take_turn``. If that fails, the task that ``add`` returned raises the error,
+    A message that did not wait goes to ``accept_turn``. If that fails, the task that ``add`` returned raises the error,
     and the caller has to try again. Messages that waited go to ``retry_turn``, which tries again by itself.
 
     ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
@@ -43,14 +43,14 @@ class Debouncer:
 
     def __init__(
         self,
-        take_turn: TakeTurn,
-        retry_turn: TakeTurn,
+        accept_turn: AcceptTurn,
+        retry_turn: AcceptTurn,
         *,
         clock: Clock,
         window_ms: Callable[[Inbound], int],
         is_control: Callable[[str], bool],
     ) -> None:
-        self._take_turn = take_turn
+        self._accept_turn = accept_turn
         self._retry_turn = retry_turn
         self._clock = clock
         self._window_ms = window_ms
@@ -63,7 +63,7 @@ class Debouncer:
         self._closed = False
 
     def release_now(self, item: Inbound) -> asyncio.Task[None]:
-        """Begins a turn of one message that is held on disk already. Later messages of its sender wait for its end.
+        """Begin a turn of one message that is held on disk already. Later messages of its sender wait for its end.
 
         Such a turn may take long, so nobody who receives from a channel waits for it.
         """
@@ -81,14 +81,14 @@ class Debouncer:
         return len(self._slow) >= MOST_WAITING
 
     def is_behind(self, item: Inbound) -> bool:
-        """Whether the turn of an earlier message of the sender, which is held, is still under way."""
+        """Return whether the turn of an earlier message of the sender, which is held, is still under way."""
         key = conversation_of(item) if self._slow else None
         return key is not None and self._last.get(key) in self._slow
 
     def add(self, item: Inbound) -> asyncio.Task[None] | None:
-        """Takes a message. Returns the task of its turn, or None for a message that waits for more.
+        """Take a message. Returns the task of its turn, or None for a message that waits for more.
 
-        The task raises what ``take_turn`` raises. For a message that waits, the error is logged.
+        The task raises what ``accept_turn`` raises. For a message that waits, the error is logged.
         """
         key = conversation_of(item)
         if key is None or not self.may_wait(item):
@@ -105,22 +105,22 @@ class Debouncer:
         return None
 
     def find(self, item: Inbound) -> Inbound | None:
-        """Returns the message of the same sender with the item's id, if it waits."""
+        """Return the message of the same sender with the item's id, if it waits."""
         waiting = self._waiting.get(conversation_of(item) or _NOBODY)
         if waiting is None or not item.message_id:
             return None
         return next((held for held in waiting.items if held.message_id == item.message_id), None)
 
     def change(self, item: Inbound) -> Inbound | None:
-        """Gives a message that waits its new words, and returns it. None when it does not wait (any more)."""
+        """Give a message that waits its new words, and return it. None when it does not wait (any more)."""
         if (held := self.find(item)) is None:
             return None
         items = self._waiting[conversation_of(item) or _NOBODY].items
         changed = items[items.index(held)] = msgspec.structs.replace(held, text=item.text)
         return changed
 
-    def take_back(self, item: Inbound) -> bool:
-        """Removes a message that waits. Returns False when it does not wait (any more)."""
+    def withdraw(self, item: Inbound) -> bool:
+        """Remove a message that waits. Returns False when it does not wait (any more)."""
         if (held := self.find(item)) is None:
             return False
         waiting = self._waiting[key := conversation_of(item) or _NOBODY]
@@ -133,7 +133,7 @@ class Debouncer:
         return True
 
     def may_wait(self, item: Inbound) -> bool:
-        """Whether the item may wait for more words of its sender."""
+        """Return whether the item may wait for more words of its sender."""
         if self._closed or conversation_of(item) is None or self._window_ms(item) <= 0:
             return False
         # A forwarded text keeps its own heading, and people wait for an answer to a file.
@@ -142,7 +142,7 @@ class Debouncer:
         return bool(item.text.strip()) and not self._is_control(item.text)
 
     async def close(self) -> None:
-        """Begins the turns of everything that waits, and returns when they have ended. Later messages do not wait."""
+        """Begin the turns of everything that waits, and return when they have ended. Later messages do not wait."""
         self._closed = True
         for key in list(self._waiting):
             self._flush(key)
@@ -178,16 +178,16 @@ class Debouncer:
         task = self._start(key, waiting.items, self._retry_turn)
         task.add_done_callback(lambda done: _report(done, waiting.items))
 
-    def _start(self, key: Key | None, items: list[Inbound], take: TakeTurn | None = None) -> asyncio.Task[None]:
+    def _start(self, key: Key | None, items: list[Inbound], take: AcceptTurn | None = None) -> asyncio.Task[None]:
         earlier = self._last.get(key) if key is not None else None
-        task = asyncio.create_task(self._take_after(earlier, items, take or self._take_turn))
+        task = asyncio.create_task(self._accept_after(earlier, items, take or self._accept_turn))
         self._under_way.add(task)
         if key is not None:
             self._last[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
-    async def _take_after(self, earlier: asyncio.Task[None] | None, items: list[Inbound], take: TakeTurn) -> None:
+    async def _accept_after(self, earlier: asyncio.Task[None] | None, items: list[Inbound], take: AcceptTurn) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         await take(items)
@@ -208,7 +208,7 @@ class _Waiting:
 
 
 def _does_not_fit(waiting: _Waiting, item: Inbound) -> bool:
-    """Whether the item would make the turn too long, or quotes another message than the others do."""
+    """Return whether the item would make the turn too long, or quotes another message than the others do."""
     if waiting.chars + len(item.text) > MOST_CHARS:
         return True
     return item.quoted is not None and any(held.quoted not in (None, item.quoted) for held in waiting.items)
@@ -217,16 +217,16 @@ def _does_not_fit(waiting: _Waiting, item: Inbound) -> bool:
 def _report(task: asyncio.Task[None], items: list[Inbound]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         ids = ", ".join(item.message_id for item in items)
-        log.error("%s message %s could not be taken in: %s", items[0].channel, ids, error, exc_info=error)
+        log.error("%s message %s could not be accepted: %s", items[0].channel, ids, error, exc_info=error)
 
 
 def debounce_ms(settings: InboundDebounce, channel: str) -> int:
-    """Returns the channel's window, else the general one. 0 means off."""
+    """Return the channel's window, else the general one. 0 means off."""
     return max(0, settings.by_channel.get(channel.strip().lower(), settings.debounce_ms))
 
 
 def conversation_of(inbound: Inbound) -> Key | None:
-    """Returns the conversation and sender of a message, or None when the sender is unknown."""
+    """Return the conversation and sender of a message, or None when the sender is unknown."""
     sender = inbound.sender.id.strip() or (inbound.sender.e164 or "").strip()
     if not sender:
         return None
@@ -235,7 +235,7 @@ def conversation_of(inbound: Inbound) -> Key | None:
 
 
 def merged(items: list[Inbound]) -> Inbound:
-    """Joins the items into one message. The newest item decides where and to what the answer goes."""
+    """Join the items into one message. The newest item decides where and to what the answer goes."""
     newest = items[-1]
     if len(items) == 1:
         return newest

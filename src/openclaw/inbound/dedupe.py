@@ -28,19 +28,19 @@ def dedupe_key(inbound: Inbound) -> str | None:
 
 
 def run_id_of(keys: Sequence[str], session_key: str) -> str:
-    """Returns the same run id for every delivery of the same messages to a session."""
+    """Return the same run id for every delivery of the same messages to a session."""
     text = "\n".join((*keys, session_key))
     return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
 
 
 async def accepted_rows(ledger: Ledger, inbound: Inbound) -> list[LedgerRow]:
-    """Returns what the ledger has of this message of a channel, in any of its revisions, newest first.
+    """Return what the ledger has of this message of a channel, in any of its revisions, newest first.
 
     Two chats may have messages with the same id, so the chat and the account count too.
     """
     here = (inbound.channel, inbound.to or inbound.peer.id, normalize_account_id(inbound.account_id))
-    found = await ledger.by_message_id(inbound.message_id) if inbound.message_id else []
-    return [row for row in found if _place(row.route) == here]
+    result = await ledger.by_message_id(inbound.message_id) if inbound.message_id else []
+    return [row for row in result if _place(row.route) == here]
 
 
 def _place(route: Route) -> tuple[str, str, str]:
@@ -50,7 +50,7 @@ def _place(route: Route) -> tuple[str, str, str]:
 class Dedupe:
     """Remembers the messages that were seen.
 
-    The caller first calls ``claim_if_new``. When it has dealt with the message, it calls ``keep``. When it could not,
+    The caller first calls ``claim_if_new``. When it has dealt with the message, it calls ``remember``. If it could not,
     it calls ``release``, so that a redelivery counts as new. Keys that were committed with a run's row
     (``Accept.dedupe_keys``) are only released.
     """
@@ -61,7 +61,7 @@ class Dedupe:
         self._under_way: set[str] = set()
 
     async def claim_if_new(self, inbound: Inbound, *, may_be_joined: bool = False) -> bool:
-        """Returns True for a new message. From then on it is known: until ``release``, or as long as ``keep`` says.
+        """Return True for a new message. It is then a duplicate until ``release`` or as ``remember`` says.
 
         A message without a key is always new.
 
@@ -74,18 +74,18 @@ class Dedupe:
             return False
         self._under_way.add(key)
         try:
-            known = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
-            if not known and may_be_joined:
-                known = await self._was_accepted(inbound)
+            existing = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
+            if not existing and may_be_joined:
+                existing = await self._was_accepted(inbound)
         except BaseException:
             self._under_way.discard(key)
             raise
-        if known:
+        if existing:
             self._under_way.discard(key)
-        return not known
+        return not existing
 
     async def _was_accepted(self, inbound: Inbound) -> bool:
-        """Whether a platform repeats a message, as after a downtime, whose key is not remembered any more.
+        """Return whether a platform repeats a message, as after a downtime, whose key is not remembered any more.
 
         The run id of a turn is made from the keys of its messages (``run_id_of``). If only some messages of a joined
         turn come again, they would make another run id, so the ledger is asked for each of them by its own id. It is
@@ -94,7 +94,7 @@ class Dedupe:
         old = 0 < inbound.timestamp_ms <= self._clock.now_ms() - TTL_MS
         return old and not inbound.revision and bool(await accepted_rows(self._ledger, inbound))
 
-    async def keep(self, key: str) -> None:
+    async def remember(self, key: str) -> None:
         try:
             await self._ledger.seen(key, TTL_MS, KEEP)
         finally:

@@ -71,7 +71,7 @@ class ExecDirective(msgspec.Struct, frozen=True):
     options: dict[ExecField, str] = {}
     invalid: dict[ExecField, str] = {}
     unknown: str = ""
-    """The word in place of an option, if there is no option at all."""
+    """The word in place of an option, if the directive has no option."""
 
 
 class ModelDirective(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class QueueDirective(msgspec.Struct, frozen=True):
     """The values that options do not take, by option. ``mode`` is the word in place of an option."""
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         return self.reset or bool(self.invalid) or self.wish != QueueOverrides()
 
 
@@ -128,7 +128,7 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
         return _cut(self.text, self.spans, lambda _: "")
 
     def prompt(self, *, model_known: bool = True) -> str:
-        """The text for the model: without directives, with every word that is not a known value."""
+        """Return the text for the model: without directives, with every word that is not a known value."""
         return _cut(self.text, self.spans, lambda span: span.word if not span.is_model or not model_known else "")
 
 
@@ -214,14 +214,14 @@ class _Reader:
             self._claim(match.start(), end, directive.invalid.get("mode", ""))
 
     def _value(self, match: re.Match[str]) -> tuple[str, int]:
-        """Returns the word after a directive, and where the directive ends."""
+        """Return the word after a directive, and where the directive ends."""
         word = (match[1] or "").rstrip(_PUNCTUATION)
         return word, match.end() if word or not match[1] else match.start(1)
 
     def _claim(self, start: int, end: int, word: str = "", *, is_model: bool = False) -> None:
-        kept = self.text[self.text.rindex(word, start, end) : end] if word else ""
-        self.spans.append(DirectiveSpan(start, end, kept, is_model))
-        blank = " " * (end - start - len(kept)) + _HIDDEN * len(kept)
+        remaining = self.text[self.text.rindex(word, start, end) : end] if word else ""
+        self.spans.append(DirectiveSpan(start, end, remaining, is_model))
+        blank = " " * (end - start - len(remaining)) + _HIDDEN * len(remaining)
         self.open = self.open[:start] + blank + self.open[end:]
 
 
@@ -295,7 +295,7 @@ def _queue_option(wish: QueueOverrides, name: str, value: str, invalid: dict[str
 
 
 def _cut(text: str, spans: Sequence[DirectiveSpan], kept: Callable[[DirectiveSpan], str]) -> str:
-    """Removes the spans from the text. Blanks beside a cut are joined. A line that held nothing else is removed."""
+    """Remove the spans from the text. Blanks beside a cut are joined. A line that held nothing else is removed."""
     if not spans:
         return text
     result, at, joining = "", 0, False
@@ -357,7 +357,7 @@ OFF_IS_ABSENCE: frozenset[str] = frozenset({"thinkingLevel", "reasoningLevel"})
 
 
 def read_level(kind: LevelKind, word: str) -> str | None:
-    """Returns the value that a word stands for, or None."""
+    """Return the value that a word stands for, or None."""
     return parse_level(word) if kind == "think" else _MEANING[kind].get(word.lower())
 
 
@@ -366,12 +366,12 @@ def level_values(kind: LevelKind) -> tuple[str, ...]:
 
 
 def stored(field: str, value: str, unset: str = "off") -> str | None:
-    """Returns what the entry holds for a value; None removes the field. ``unset`` is what counts without it."""
+    """Return what the entry holds for a value; None removes the field. ``unset`` is what counts without it."""
     return None if value == "off" == unset and field in OFF_IS_ABSENCE else value
 
 
 def read_usage(word: str) -> str | None:
-    """Returns ``off``, ``tokens``, ``full`` or None."""
+    """Return ``off``, ``tokens``, ``full`` or None."""
     return _USAGE.get(word.strip().lower())
 
 
@@ -439,7 +439,7 @@ def is_control_message(text: str, listening: Listening = DIRECT_CHAT) -> bool:
 
 
 def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
-    """Whether the message is ``/stop`` or one single word such as "stop"."""
+    """Return whether the message is ``/stop`` or one single word such as "stop"."""
     if len(text) > 500 or not _ABORT_WORD.search(text):
         return False
     body = command_body(text, listening)
@@ -448,23 +448,23 @@ def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
 
 
 def may_be_command(text: str) -> bool:
-    """Whether the text may hold a command. The check is quick, and its yes may be wrong."""
+    """Return whether the text may hold a command. The check is quick, and its yes may be wrong."""
     return "/" in text or is_abort(text)
 
 
 def edits_queue(called: Called) -> bool:
-    """Whether ``/queue`` shows or changes the list of waiting messages rather than a setting."""
+    """Return whether ``/queue`` shows or changes the list of waiting messages rather than a setting."""
     words = called.args.lower().split()
     return called.command.name == "queue" and len(words) in (1, 2) and words[0] in ("list", "drop", "now")
 
 
 def stand_alone(body: str) -> Called | None:
-    """Returns the command that the whole message consists of. A message of several lines is no command."""
+    """Return the command that the whole message consists of. A message of several lines is never a command."""
     return None if "\n" in body else _called(body)
 
 
 def _called(line: str) -> Called | None:
-    """Reads one line as a command. Returns None when it is none, or has words where the command takes none."""
+    """Read one line as a command. Returns None when it is none, or has words where the command takes none."""
     if colon := _COLON.fullmatch(line):
         line = f"/{colon[1]} {colon[2]}"
     words = _COMMAND.fullmatch(line)
@@ -476,7 +476,7 @@ def _called(line: str) -> Called | None:
 
 
 def understands_text(text_commands: bool, channel: str, *, native: bool) -> bool:
-    """Whether commands in text are read. Switching them off counts only on channels that have menus."""
+    """Return whether commands in text are read. Switching them off counts only on channels that have menus."""
     return native or text_commands or channel.lower() not in NATIVE_SURFACES
 
 
@@ -493,7 +493,7 @@ def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:
 
 
 def strip_mentions(text: str, patterns: Sequence[BoundedPattern] = (), channel: str = "") -> str:
-    """Removes the words that only address the agent. Line breaks stay."""
+    """Remove the words that only address the agent. Line breaks stay."""
     head, rest = text[:SEARCHED], text[SEARCHED:]
     for pattern in patterns:
         head = pattern.sub(" ", head)

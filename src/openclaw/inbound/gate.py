@@ -41,13 +41,13 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mention_patterns(config: Config, agent_id: str) -> tuple[BoundedPattern, ...]:
-    """Returns the agent's own patterns (even an empty list), else the general ones, else its name and emoji."""
+    """Return the agent's own patterns (even an empty list), else the general ones, else its name and emoji."""
     agent = agent_config(config, agent_id)
     own = agent.group_chat.mention_patterns if agent else None
-    given = own if own is not None else config.messages.group_chat.mention_patterns
-    if given is None and agent is not None:
-        given = _identity_patterns(agent.identity.name or "", agent.identity.emoji or "")
-    return _compiled(tuple(given or ()))
+    value = own if own is not None else config.messages.group_chat.mention_patterns
+    if value is None and agent is not None:
+        value = _identity_patterns(agent.identity.name or "", agent.identity.emoji or "")
+    return _compiled(tuple(value or ()))
 
 
 def is_mentioned(text: str, patterns: tuple[BoundedPattern, ...]) -> bool:
@@ -66,7 +66,7 @@ def was_mentioned(inbound: Inbound, patterns: tuple[BoundedPattern, ...]) -> boo
 def needs_mention(
     entry: SessionEntry | None, rules: GroupRules, channel: str, patterns: tuple[BoundedPattern, ...]
 ) -> bool:
-    """Whether a mention is needed. The session's ``/activation`` overrides the configuration."""
+    """Return whether a mention is needed. The session's ``/activation`` overrides the configuration."""
     match (entry or {}).get("groupActivation"):
         case "always":
             return False
@@ -85,7 +85,7 @@ def gate(
     require_mention: bool,
     authorised_command: bool = False,
 ) -> Gate:
-    """Decides about one message.
+    """Decide about one message.
 
     ``authorised_command`` says that the text is a control command of someone who may use commands.
     """
@@ -160,7 +160,7 @@ def _read_entry(row: PendingMessage) -> HistoryEntry | None:
 
 
 def history_limit(config: Config, settings: ChannelSettings) -> int:
-    """Returns the limit of the account or channel, else the general one for groups, else the built-in one."""
+    """Return the limit of the account or channel, else the general one for groups, else the built-in one."""
     if settings.history_limit is not None:
         return settings.history_limit
     general = config.messages.group_chat.history_limit
@@ -168,7 +168,7 @@ def history_limit(config: Config, settings: ChannelSettings) -> int:
 
 
 def history_key(inbound: Inbound, settings: ChannelSettings, agent_id: str) -> str:
-    """Names a conversation with one agent. Several may hear the same group, and each is told what it did not answer."""
+    """Names a conversation with one agent. Several agents may follow one group, each with its own pending messages."""
     key = f"{agent_id}:{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
     if inbound.thread_has_session and not settings.threads_share_history:
         key += thread_suffix(inbound.thread_id)

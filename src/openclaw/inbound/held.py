@@ -1,4 +1,4 @@
-"""Messages that were received and kept, and wait to be taken in: for more words of their sender, or for the disk."""
+"""Persisted messages that wait to be accepted: for more text of their sender, or for the disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw import json_text
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Backoff, wait_within
 from openclaw.config.agents import default_agent_id, main_session_key
-from openclaw.inbound.debounce import TakeTurn
+from openclaw.inbound.debounce import AcceptTurn
 from openclaw.inbound.dedupe import dedupe_key
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
@@ -32,13 +32,13 @@ _GIVEN_UP = uuid.UUID("5e4b3d62-7f0c-4d59-9d0e-0f6a9b1c2d3e")
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A message that waits to be taken in."""
+    """A message that waits to be accepted."""
 
     held: HeldMessage
     inbound: Inbound | None
     """None when what was stored cannot be read."""
     problem: str
-    """What keeps it from being taken in. Empty when it waits for more words of its sender."""
+    """Why it could not be accepted yet. Empty if it waits for more text of its sender."""
 
     @property
     def message_id(self) -> str:
@@ -55,45 +55,45 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Held:
-    """Tries to take in what is held in the ledger, until that succeeds or has failed too often.
+    """Retries messages held in the ledger until they are accepted or have failed too often.
 
-    A disk that takes nothing is waited for without a limit. ``take_turn`` takes in the messages of one turn.
+    It waits for a failing disk without a limit. ``accept_turn`` accepts the messages of one turn.
     """
 
-    def __init__(self, runtime: Runtime, notices: Notices, take_turn: TakeTurn) -> None:
+    def __init__(self, runtime: Runtime, notices: Notices, accept_turn: AcceptTurn) -> None:
         self._runtime = runtime
         self._notices = notices
-        self._take_turn = take_turn
+        self._accept_turn = accept_turn
         self._closing = asyncio.Event()
         self._problems: dict[str, str] = {}
-        """What keeps messages from being taken in, by their keys."""
+        """Why messages could not be accepted yet, by their keys."""
 
-    async def keep(self, inbound: Inbound) -> None:
-        """Writes a message down before it waits. Returns when it is on disk."""
+    async def persist(self, inbound: Inbound) -> None:
+        """Persist a message before it waits. Returns when it is on disk."""
         await self._runtime.stores.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
 
     async def change(self, inbound: Inbound) -> None:
-        """Writes down the new words of a message that waits. Returns when they are on disk."""
+        """Persist the new text of a waiting message. Returns when it is on disk."""
         await self._runtime.stores.ledger.update_held(held_key(inbound), msgspec.json.encode(inbound))
 
     async def release(self, items: Sequence[Inbound]) -> None:
-        """Forgets messages that were taken in or turned away."""
+        """Delete messages that were accepted or rejected."""
         await self._runtime.stores.ledger.release_held([held_key(item) for item in items])
 
-    async def retry_until_taken(self, items: list[Inbound]) -> None:
-        """Takes in the messages of one turn, and tells their sender if it has to give them up."""
+    async def retry_until_accepted(self, items: list[Inbound]) -> None:
+        """Accept the messages of one turn, or notify their sender after giving up."""
         keys, attempt = [held_key(item) for item in items], 0
         while not (attempt and self._closing.is_set()):
             attempt += 1
             try:
-                await self._take_turn(items)
+                await self._accept_turn(items)
                 await self.release(items)
                 break
             except Exception as error:
                 problem = str(error) or type(error).__name__
                 self._problems |= dict.fromkeys(keys, problem)
                 if attempt == 1:
-                    log.warning("%s message cannot be taken in yet: %s", items[0].channel, problem, exc_info=error)
+                    log.warning("%s message cannot be accepted yet: %s", items[0].channel, problem, exc_info=error)
                 if (
                     not is_storage_failure(error)
                     and attempt >= MOST_ATTEMPTS
@@ -104,12 +104,12 @@ class Held:
         for key in keys:
             self._problems.pop(key, None)
 
-    async def take_up(
+    async def resume(
         self, start: Callable[[Inbound], asyncio.Task[None]], account: tuple[str, str] | None = None
     ) -> list[asyncio.Task[None]]:
-        """Begins the turns of what an earlier process held. What cannot be read, or failed too often, is given up.
+        """Resume the messages that an earlier process held. Gives up unreadable ones and those that failed too often.
 
-        ``account`` is the channel and the account whose messages are taken up. None: those of all.
+        ``account`` is the channel and the account whose messages are resumed, or None for all.
         """
         tasks: list[asyncio.Task[None]] = []
         for held in await self._rows():
@@ -127,19 +127,19 @@ class Held:
             try:
                 await self._runtime.stores.ledger.count_held_attempt(held.key)
             except Exception as error:
-                log.warning("an attempt to take in %s could not be counted: %s", held.key, error)
+                log.warning("an attempt to accept %s could not be counted: %s", held.key, error)
             tasks.append(start(inbound))
         return tasks
 
     async def waiting(self) -> list[Waiting]:
-        """Returns the messages that wait, oldest first."""
+        """Return the messages that wait, oldest first."""
         return [Waiting(held, _read_or_none(held), self._problems.get(held.key, "")) for held in await self._rows()]
 
     async def _rows(self) -> list[HeldMessage]:
         return await self._runtime.stores.ledger.held()
 
     def close(self) -> None:
-        """Ends the attempts. The next start takes up what was not taken."""
+        """End the attempts. The next start resumes the rest."""
         self._closing.set()
 
     async def _give_up_at_last(self, keys: Sequence[str], items: Sequence[Inbound], problem: str) -> None:
@@ -149,7 +149,7 @@ class Held:
             await wait_within(self._closing, AGAIN.delay_s(attempt, lambda: 0.0), self._runtime.clock)
 
     async def _give_up(self, keys: Sequence[str], items: Sequence[Inbound], problem: str) -> bool:
-        """Ends the messages and tells their sender. False when not even that could be written."""
+        """End the messages and notify their sender. Returns False if the ledger could not be written."""
         channel, account, to = (*keys[0].split("|"), "", "", "")[:3]
         config = self._runtime.config.current
         agent = default_agent_id(config)
@@ -184,17 +184,17 @@ class Held:
 
 
 def _id_in(key: str) -> str:
-    """The channel's id of a message that cannot be read. The key of an edit ends with its revision instead."""
+    """Return the channel's id of a message that cannot be read. The key of an edit ends with its revision instead."""
     return key.rpartition("|")[2]
 
 
 def held_key(inbound: Inbound) -> str:
-    """Returns the key under which a message waits in the ledger for more words of its sender."""
+    """Return the key under which a message waits in the ledger for more words of its sender."""
     return dedupe_key(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
 
 
 def read(held: HeldMessage) -> Inbound:
-    """Decodes a held message, also one with broken text. Raises ``ValueError``."""
+    """Decode a held message, also one with broken text. Raises ``ValueError``."""
     try:
         return msgspec.json.decode(held.message, type=Inbound)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -38,7 +38,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     rights: frozenset[Right] = NO_RIGHTS
     """What the sender may do besides talking. Commands and settings in the text need the right of their effect."""
     client: bool = False
-    """Whether a client of the Gateway sent it. Only a client is told which scope it lacks."""
+    """Whether a client of the Gateway sent it. Only a client learns which scope it lacks."""
     sender_ids: tuple[str, ...] = ()
     """The sender's stable ids. The best one comes first."""
     sender_name: str | None = None
@@ -64,7 +64,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_facts(session: SessionRef, rights: frozenset[Right], **more: Any) -> Facts:
-    """The facts of a message from a client of the Gateway, which may do what its scopes allow."""
+    """Return the facts of a message from a client of the Gateway, which may do what its scopes allow."""
     return Facts(session=session, rights=rights, client=True, mentioned=True, **more)
 
 
@@ -196,7 +196,7 @@ class Incoming(msgspec.Struct, kw_only=True):
         return self.door != "program" and not self.facts.group and not self.by_guest
 
     def for_ledger(self, session_id: str, body: MessageBody, run_id: str, pending: tuple[int, ...] = ()) -> Accept:
-        """Returns what the ledger keeps of the message. ``pending`` is ``Accept.pending``.
+        """Return what the ledger keeps of the message. ``pending`` is ``Accept.pending``.
 
         If ``run_id`` is not the message's own, the row is for an extra line of the Gateway, such as that a new session
         began. Such a row does not get the channel's ids, because they belong to the message's own row.
@@ -221,9 +221,9 @@ class Incoming(msgspec.Struct, kw_only=True):
 async def current_session(
     facts: Facts, runtime: Runtime, runs: Runs, inbound: Inbound | None = None
 ) -> tuple[SessionEntry, Rotation | None]:
-    """Returns the session that a new message belongs to. A new session replaces one that has expired."""
+    """Return the session that a new message belongs to. A new session replaces one that has expired."""
     session = facts.session
-    told = MessageFacts(
+    details = MessageFacts(
         channel=facts.channel,
         chat_type=facts.chat_type,
         thread=facts.thread_id is not None,
@@ -232,4 +232,4 @@ async def current_session(
     )
     now = runtime.clock.now_ms()
     busy = partial(runs.occupied, session.key)
-    return await ensure_fresh(runtime, session.agent_id, session.key, told, now, busy=busy)
+    return await ensure_fresh(runtime, session.agent_id, session.key, details, now, busy=busy)

@@ -1,4 +1,4 @@
-"""A message as a channel hands it in. It holds facts; nothing is decided yet."""
+"""A message as its channel submits it: facts only, before any decision."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Inbound(msgspec.Struct, kw_only=True):
     native_command: bool = False
     """The message is a slash command of the platform, not text."""
     told_once: bool = False
-    """The platform does not deliver it again, so it is written down before it waits for anything."""
+    """The platform does not deliver it again, so it is persisted before it waits for anything."""
     untrusted: tuple[str, ...] = ()
     """Metadata from outside. The model sees it as information, not as instructions."""
 
@@ -135,10 +135,10 @@ class Inbound(msgspec.Struct, kw_only=True):
             self.forwarded_at_ms = None
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         """Whether it has words or mentions the agent. Channels leave the mention itself out of the text.
 
-        A bare mention is a message: it asks about what it quotes, or its sender is told that nothing else arrived.
+        A bare mention is a message: it asks about what it quotes, or its sender learns that nothing else arrived.
         """
         return bool(self.text.strip()) or self.mentioned
 

@@ -67,8 +67,8 @@ class Notices:
         self._open_commands: dict[int, str] = {}
         """The ids of the commands that this process has begun and not ended, with the keys of their sessions."""
 
-    async def say(self, message: Incoming, text: str | None, reason: ReasonCode, *, ends: bool = True) -> bool:
-        """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
+    async def reply(self, message: Incoming, text: str | None, reason: ReasonCode, *, ends: bool = True) -> bool:
+        """Write the message and its answer to the ledger and notify everyone. Returns False if it was answered before.
 
         When ``text`` is None, nothing is said and the ledger says why. When ``ends`` is False, the text is an extra
         line and the message goes on. It is said once, also if the message is offered again.
@@ -93,7 +93,7 @@ class Notices:
         return new
 
     async def begin(self, message: Incoming) -> tuple[LedgerRow, bool]:
-        """Writes a command to the ledger, where it stays open until ``end``. Returns False if it was there before."""
+        """Write a command to the ledger, where it stays open until ``end``. Returns False if it was there before."""
         body = MessageBody(prompt=message.text, command=True)
         accept = message.for_ledger(await self._session_id(message.facts.session), body, message.run_id)
         row, new = await self._runtime.stores.ledger.accept(accept, step="running")
@@ -102,11 +102,11 @@ class Notices:
         return row, new
 
     def in_use(self, session_key: str) -> bool:
-        """Tells whether a command of the session is under way."""
+        """Return whether a command of the session is under way."""
         return session_key in self._open_commands.values()
 
     async def end_interrupted(self, session: SessionName | None = None) -> None:
-        """Ends the commands that an earlier process began, in one session or in all, and says so in their chats."""
+        """End the commands that an earlier process began, in one session or in all, and say so in their chats."""
         for row in await self._runtime.stores.ledger.unfinished(session):
             if row.body.command and row.id not in self._open_commands:
                 text = INTERRUPTED.format(command=shortened(row.body.prompt or "", LONGEST_COMMAND))
@@ -115,17 +115,17 @@ class Notices:
     async def end(
         self, row: LedgerRow, text: str | None, reason: ReasonCode, *, state: MessageState | None = None
     ) -> None:
-        """Ends a command with its answer and tells everyone. When ``text`` is None, nothing is said.
+        """End a command with its answer and notify everyone. When ``text`` is None, nothing is said.
 
         The end is tried until it is written, whatever the error.
         """
-        session, runtime, said = SessionRef(row.agent_id, row.session_key), self._runtime, (text or "").strip()
+        session, runtime, reply = SessionRef(row.agent_id, row.session_key), self._runtime, (text or "").strip()
         try:
-            await self._session_id(session, make=bool(said))
+            await self._session_id(session, make=bool(reply))
         except Exception:  # The answer is then shown in no transcript, but it is sent.
             log.exception("no session could be made for the answer to %s", row.run_id)
-        parts, ended = self._parts(row.route, [said]), state or ("answered" if said else "silent")
-        result = {"text": said} if said else None
+        parts, ended = self._parts(row.route, [reply]), state or ("answered" if reply else "silent")
+        result = {"text": reply} if reply else None
         try:
             new = await until_written(
                 lambda: runtime.stores.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
@@ -138,19 +138,19 @@ class Notices:
             self._wake_delivery()
         if new:
             self._runs.index.wake_waiters(row.run_id)
-            self.show(session, row.run_id, said)
+            self.show(session, row.run_id, reply)
 
-    async def beside_run(self, run: Run, run_id: str, text: str) -> None:
-        """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
+    async def notify_run(self, run: Run, run_id: str, text: str) -> None:
+        """Post a line about a run in open chats and to the run's channel. The transcript does not keep it."""
         row = run.row
         if row.route.is_delivered:
             notice = row.derive(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
             await self.post(notice, [text])
         message = injected_message(text, self._runtime.clock.now_ms())
-        self._tell(row.session_key, run_id, msgspec.to_builtins(message))
+        self._publish_final(row.session_key, run_id, msgspec.to_builtins(message))
 
-    async def tell_owner(self, session: SessionRef, text: str) -> None:
-        """Says something that concerns no message, in the session and where its last message came from."""
+    async def notify_owner(self, session: SessionRef, text: str) -> None:
+        """Post a notice that concerns no message in the session and where its last message came from."""
         entry, run_id = await self._runtime.stores.sessions.get(session.agent_id, session.key), str(uuid.uuid4())
         if entry is None:
             return
@@ -167,10 +167,10 @@ class Notices:
         await self.post(accept, [text], result={"text": text})
         self.show(session, run_id, text)
 
-    async def speak(self, session: SessionRef, run_id: str, text: str, route: Route) -> bool:
-        """Says something in the agent's name: in the transcript, in open chats and on the route. It is said once.
+    async def send_as_agent(self, session: SessionRef, run_id: str, text: str, route: Route) -> bool:
+        """Post a text in the agent's name: in the transcript, in open chats and on the route. It is said once.
 
-        It waits until no run of the session is under way. A session that is gone is told nothing. Returns False if the
+        It waits until no run of the session is under way. It skips a session that is gone. Returns False if the
         send policy kept the text from the route.
         """
         message = injected_message(text, self._runtime.clock.now_ms())
@@ -188,11 +188,11 @@ class Notices:
         )
         row, new = await self.post(accept, [text], result={"text": text})
         if new:
-            self._tell(session.key, run_id, msgspec.to_builtins(message))
+            self._publish_final(session.key, run_id, msgspec.to_builtins(message))
         return row.reason.code is not ReasonCode.SEND_POLICY
 
     async def _session_id(self, session: SessionRef, *, make: bool = False) -> str:
-        """The id of the session. Without a session it is empty, unless ``make`` asks for a new one."""
+        """Return the id of the session. Without a session it is empty, unless ``make`` asks for a new one."""
         runtime = self._runtime
         entry = await runtime.stores.sessions.get(session.agent_id, session.key)
         if entry is None and make:
@@ -201,12 +201,12 @@ class Notices:
         return entry["sessionId"] if entry else ""
 
     def announce(self, session: SessionRef, rotation: Rotation) -> None:
-        """Shows the line between two sessions in open chats. Histories read it from the transcript."""
+        """Show the line between two sessions in open chats. Histories read it from the transcript."""
         session_id, at = rotation.new["sessionId"], rotation.new.get("updatedAt")
         marker = {"kind": MARKER_TYPE, "id": session_id, "reason": rotation.reason}
         content = [{"type": "text", "text": rotation.marker_text}]
         message = {"role": "system", "content": content, "timestamp": at, "__openclaw": marker}
-        self._tell(session.key, f"session-{session_id}-{at}", message, seq=0)
+        self._publish_final(session.key, f"session-{session_id}-{at}", message, seq=0)
 
     async def post(
         self,
@@ -222,7 +222,7 @@ class Notices:
         reason: Reason = NO_REASON,
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
-        """Writes a message that needs no run to the ledger, with the parts that its channel delivers.
+        """Write a message that needs no run to the ledger, with the parts that its channel delivers.
 
         ``buttons`` stand below its first part. ``act`` is done in place of sending something. If the send policy
         forbids it, nothing is delivered, and the ledger says why. Only the answer to a command is always delivered.
@@ -245,7 +245,7 @@ class Notices:
     def _parts(
         self, route: Route, texts: Sequence[str], media: Sequence[MediaRef] = (), reply_to: str = ""
     ) -> list[OutboxPart]:
-        """Returns what the channel delivers. It is nothing for the web client."""
+        """Return what the channel delivers. It is nothing for the web client."""
         if not route.is_delivered:
             return []
         limits = limits_for(self._runtime.config.current, route.channel, route.account_id)
@@ -253,25 +253,25 @@ class Notices:
         return parts_for(route, spoken, ReplyShape(limits=limits), media, reply_to)
 
     def show(self, session: SessionRef, run_id: str, text: str) -> None:
-        """Shows a text in open chats at once and writes it to the transcript as soon as no run writes there."""
+        """Show a text in open chats at once and write it to the transcript as soon as no run writes there."""
         if not text:
-            self._tell(session.key, run_id, None)
+            self._publish_final(session.key, run_id, None)
             return
         message = injected_message(text, self._runtime.clock.now_ms())
-        self._tell(session.key, run_id, msgspec.to_builtins(message))
+        self._publish_final(session.key, run_id, msgspec.to_builtins(message))
         message.notice = True
-        self._spawn(self._keep(session, f"say-{run_id}"[:64], message))
+        self._spawn(self._persist(session, f"say-{run_id}"[:64], message))
 
-    async def _keep(self, session: SessionRef, entry_id: str, message: AssistantMessage) -> None:
+    async def _persist(self, session: SessionRef, entry_id: str, message: AssistantMessage) -> None:
         try:
             await self.write(session, message, entry_id)
         except Exception:
             log.exception("an answer of the Gateway could not be kept in %s", session.key)
 
     async def write(self, session: SessionRef, message: AssistantMessage, entry_id: str | None = None) -> str | None:
-        """Appends a message that no model wrote to the transcript, between runs.
+        """Append a message that no model wrote to the transcript, between runs.
 
-        Returns the id of the entry, or None when there is no such session.
+        Returns the id of the entry, or None if the session does not exist.
         """
         runtime = self._runtime
 
@@ -286,13 +286,13 @@ class Notices:
 
         return await self._runs.exclusively(session.key, append)
 
-    def _tell(self, session_key: str, run_id: str, message: dict[str, Any] | None, *, seq: int = 1) -> None:
+    def _publish_final(self, session_key: str, run_id: str, message: dict[str, Any] | None, *, seq: int = 1) -> None:
         payload: dict[str, Any] = {"runId": run_id, "sessionKey": shown_key(session_key), "seq": seq, "state": "final"}
         self._publish("chat", payload if message is None else {**payload, "message": message})
 
 
 def injected_message(text: str, now_ms: int, *, sent: bool = False) -> AssistantMessage:
-    """Makes a message that transcripts mark as written by no model. ``sent``: it went out on a channel by itself."""
+    """Make a message that transcripts mark as written by no model. ``sent``: it went out on a channel by itself."""
     return AssistantMessage(
         content=[TextBlock(text=text)],
         api="openai-responses",

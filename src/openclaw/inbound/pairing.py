@@ -1,4 +1,4 @@
-"""Strangers who asked to be let in, and those who were let in: their codes, and what they are told."""
+"""Pairing requests of strangers, their codes, and the people whom the owner approved."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Approved(msgspec.Struct, frozen=True):
 
 
 class PairingStore:
-    """The requests of strangers and the lists of people who were let in, per channel.
+    """The requests of strangers and the lists of approved people, per channel.
 
     They are kept in ``credentials/<channel>-pairing.json`` and ``credentials/<channel>-allowFrom.json``. The code of a
     request is valid for an hour.
@@ -63,81 +63,83 @@ class PairingStore:
         self._lists: dict[str, SharedDocument[set[str]]] = {}
 
     async def ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None] | None = None) -> Asked | None:
-        """Returns the sender's code, or None when too many requests are waiting."""
+        """Return the sender's code, or None when too many requests are waiting."""
         now = iso_utc(self._clock.now_ms())
 
         def note(requests: list[PairingRequest]) -> Asked | None:
             requests[:] = self._alive(requests)
-            known = next((request for request in requests if request.id == sender_id), None)
-            if known is None and len(requests) >= MOST_PENDING:
+            existing = next((request for request in requests if request.id == sender_id), None)
+            if existing is None and len(requests) >= MOST_PENDING:
                 return None
-            request = known or PairingRequest(id=sender_id, code=_new_code(), created_at=now, last_seen_at=now)
+            request = existing or PairingRequest(id=sender_id, code=_new_code(), created_at=now, last_seen_at=now)
             request.last_seen_at = now
-            told = {key: value.strip()[:_MOST_META] for key, value in (meta or {}).items() if value and value.strip()}
-            request.meta = {**request.meta, **told}
-            if known is None:
+            details = {
+                key: value.strip()[:_MOST_META] for key, value in (meta or {}).items() if value and value.strip()
+            }
+            request.meta = {**request.meta, **details}
+            if existing is None:
                 requests.append(request)
-            return Asked(request.code, known is None)
+            return Asked(request.code, existing is None)
 
         return await self._waiting(channel).change(note)
 
     async def pending(self, channel: str | None = None) -> list[tuple[str, PairingRequest]]:
-        """Returns the valid requests of one channel or of all, each with its channel, oldest first."""
-        found: list[tuple[str, PairingRequest]] = []
+        """Return the valid requests of one channel or of all, each with its channel, oldest first."""
+        matches: list[tuple[str, PairingRequest]] = []
         for name in await self._named(channel):
-            found += [(name, request) for request in self._alive(await self._waiting(name).current())]
-        return found
+            matches += [(name, request) for request in self._alive(await self._waiting(name).current())]
+        return matches
 
     async def approve(self, code: str, channel: str | None = None) -> Approved | None:
-        """Lets the sender of a code in for good. Returns None when the code is unknown or has expired."""
+        """Approve the sender of a code permanently. Returns None if the code is unknown or has expired."""
         code = code.strip().upper()
         for name in await self._named(channel):
             requests = self._alive(await self._waiting(name).current())
-            found = next((request for request in requests if request.code == code), None)
-            if found is None:
+            candidate = next((request for request in requests if request.code == code), None)
+            if candidate is None:
                 continue
             # The list is written first, so that a crash between the two writes loses nobody.
-            await self._let_in(name, found.id)
+            await self._approve(name, candidate.id)
 
             def forget(waiting: list[PairingRequest]) -> None:
                 waiting[:] = [request for request in self._alive(waiting) if request.code != code]
 
             await self._waiting(name).change(forget)
-            return Approved(name, found.id)
+            return Approved(name, candidate.id)
         return None
 
     async def allowed(self, channel: str) -> frozenset[str]:
-        """Returns the ids that were let in. The list is read again only when it has changed."""
-        known = self._allowed(channel)
+        """Return the approved ids. The list is read again only when it has changed."""
+        existing = self._allowed(channel)
         try:
-            return frozenset(await known.latest())
+            return frozenset(await existing.latest())
         except OSError as error:
             if self._documents.shared:
-                raise  # Nobody is turned away because a database cannot be asked.
-            log.error("%s cannot be read (%s); nobody on it is let in until it can", known.place, error)
+                raise  # A database that is away must not reject approved people.
+            log.error("%s cannot be read (%s); nobody on it is admitted until it can", existing.place, error)
             return frozenset()
 
-    async def _let_in(self, channel: str, sender_id: str) -> None:
-        known = normal_id(channel, sender_id)
-        if known not in ("", "*"):
-            await self._allowed(channel).change(lambda ids: ids.add(known))
+    async def _approve(self, channel: str, sender_id: str) -> None:
+        existing = normal_id(channel, sender_id)
+        if existing not in ("", "*"):
+            await self._allowed(channel).change(lambda ids: ids.add(existing))
 
     def _alive(self, requests: list[PairingRequest]) -> list[PairingRequest]:
         oldest = self._clock.now_ms() - TTL_MS
         return [request for request in requests if _at(request.created_at) > oldest]
 
     async def _named(self, channel: str | None) -> list[str]:
-        """The channel, or all that have requests."""
+        """Return the channel, or all that have requests."""
         return [channel.strip().lower()] if channel else await self._channels_with(REQUESTS)
 
-    async def let_in(self) -> dict[str, frozenset[str]]:
-        """Returns the ids that were let in, by channel."""
+    async def approved(self) -> dict[str, frozenset[str]]:
+        """Return the approved ids by channel."""
         return {channel: await self.allowed(channel) for channel in await self._channels_with(ALLOWED)}
 
     async def _channels_with(self, ending: str) -> list[str]:
         names = await self._documents.list(f"{FOLDER}/")
-        found = [name.removeprefix(f"{FOLDER}/") for name in names if name.endswith(ending)]
-        return [unquote(name.removesuffix(ending)) for name in found if "/" not in name]
+        matches = [name.removeprefix(f"{FOLDER}/") for name in names if name.endswith(ending)]
+        return [unquote(name.removesuffix(ending)) for name in matches if "/" not in name]
 
     def _waiting(self, channel: str) -> SharedDocument[list[PairingRequest]]:
         name = _name(channel, REQUESTS)
@@ -153,14 +155,14 @@ class PairingStore:
 
             def decode(data: bytes) -> set[str]:
                 ids = (normal_id(channel, item) for item in _decode_list(data, "allowFrom") if isinstance(item, str))
-                return {known for known in ids if known not in ("", "*")}
+                return {existing for existing in ids if existing not in ("", "*")}
 
             self._lists[name] = SharedDocument(self._documents, name, set, decode, _encode_allowed, damaged="aside")
         return self._lists[name]
 
 
 def pairing_reply(channel: str, sender_id: str, code: str) -> str:
-    """Returns the text that a stranger gets once."""
+    """Return the text that a stranger gets once."""
     return (
         "This assistant does not know you yet, so your message was not read.\n\n"
         f"Your {channel} id: {sender_id}\n\n"
@@ -179,7 +181,7 @@ def _new_code() -> str:
 
 
 def _at(written: str) -> int:
-    """The time in milliseconds. What is no time counts as long ago."""
+    """Parse an ISO timestamp to epoch milliseconds. An invalid one counts as expired."""
     try:
         moment = datetime.fromisoformat(written)
     except ValueError:
@@ -188,7 +190,7 @@ def _at(written: str) -> int:
 
 
 def _decode_requests(data: bytes) -> list[PairingRequest]:
-    """Reads the stored requests. One of another shape counts as expired."""
+    """Read the stored requests. One of another shape counts as expired."""
     requests: list[PairingRequest] = []
     for item in _decode_list(data, "requests"):
         with contextlib.suppress(msgspec.ValidationError):

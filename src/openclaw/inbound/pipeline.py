@@ -123,7 +123,7 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TakenElsewhere(msgspec.Struct, frozen=True, tag=True):
-    """Another node has taken the message in, and answers its sender."""
+    """Another node has taken the message in, and answer its sender."""
 
     stopped: list[str] | None = None
     """The ids of the runs that the message stopped; None: it was no stop."""
@@ -167,11 +167,11 @@ class Pipeline:
         """The other nodes of a cluster. None with files."""
         self._dedupe = Dedupe(runtime.stores.ledger, runtime.clock)
         self._transcriber = transcriber
-        self.held = Held(runtime, notices, self._take_turn)
+        self.held = Held(runtime, notices, self._accept_turn)
         self._recoveries: set[asyncio.Task[None]] = set()
         self._debouncer = Debouncer(
-            self._take_turn,
-            self.held.retry_until_taken,
+            self._accept_turn,
+            self.held.retry_until_accepted,
             clock=runtime.clock,
             window_ms=self._window,
             is_control=is_control_message,
@@ -180,16 +180,16 @@ class Pipeline:
     # From a channel: access → debounce → dedupe → route → gate
 
     async def receive(self, inbound: Inbound) -> bool:
-        """Returns True once the message is taken, False when access denies it. Raises when it could not be kept."""
+        """Return True once the message is taken, False when access denies it. Raises when it could not be kept."""
         inbound = await self._with_known_names(inbound)
         allowed = await self._pairing.allowed(inbound.channel)
         match decide_access(inbound, self._settings(inbound), allowed):
             case Drop(reason):
                 log.info("%s message of %s dropped: %s", inbound.channel, inbound.sender.id, reason)
-                await self._turn_away(inbound, ReasonCode.ACCESS_DENIED, reason)
+                await self._reject(inbound, ReasonCode.ACCESS_DENIED, reason)
                 return False
             case Pair(sender_id):
-                await self._turn_away(inbound, ReasonCode.PAIRING)
+                await self._reject(inbound, ReasonCode.PAIRING)
                 await self._offer_pairing(inbound, sender_id)
                 return False
             case _:
@@ -202,7 +202,7 @@ class Pipeline:
         if in_background or self._window(inbound) > 0:
             # It is not accepted yet when this returns, so it is written down first. After a restart, ``recover``
             # takes it in.
-            await self.held.keep(inbound)
+            await self.held.persist(inbound)
         if in_background:
             turn = self._debouncer.release_now(inbound)
             if self._debouncer.is_full:
@@ -216,8 +216,8 @@ class Pipeline:
                 await self.held.release([inbound])
         return True
 
-    async def _take_turn(self, items: list[Inbound]) -> None:
-        """Takes in the messages that the debouncer made a turn of: dedupe → route → gate → process.
+    async def _accept_turn(self, items: list[Inbound]) -> None:
+        """Accept the messages that the debouncer made a turn of: dedupe → route → gate → process.
 
         Dedupe comes this late, so that a message that could not be kept counts as new when it is delivered again.
         """
@@ -227,17 +227,17 @@ class Pipeline:
                 if await self._dedupe.claim_if_new(item, may_be_joined=self._window(item) > 0):
                     new.append(item)
                 else:
-                    await self._turn_away(item, ReasonCode.REDELIVERED)
+                    await self._reject(item, ReasonCode.REDELIVERED)
             if new:
-                await self._take_new(new)
+                await self._accept_new(new)
         finally:
             for key in filter(None, map(dedupe_key, new)):
                 self._dedupe.release(key)
 
-    async def _take_new(self, items: list[Inbound]) -> None:
+    async def _accept_new(self, items: list[Inbound]) -> None:
         keys, config = tuple(filter(None, map(dedupe_key, items))), self._runtime.config.current
         inbound = merged(items)
-        inbound = await self._transcriber.heard(inbound, resolve_route(config, inbound).agent_id)
+        inbound = await self._transcriber.transcribed(inbound, resolve_route(config, inbound).agent_id)
         routes = broadcast_routes(config, inbound) or [resolve_route(config, inbound)]
         addressed = [await self._addressed(inbound, resolved, keys) for resolved in routes]
         messages = [message for message in addressed if message is not None]
@@ -245,12 +245,12 @@ class Pipeline:
             # The row of the last agent has the keys. If the disk fails before it, the message counts as new, and the
             # agents that have it know it by its run id.
             message.dedupe_keys = keys if message is messages[-1] else ()
-            await self._tell_channel(message, await self.process(message))
+            await self._notify_channel(message, await self.process(message))
         for key in () if messages else keys:
-            await self._dedupe.keep(key)
+            await self._dedupe.remember(key)
 
     async def _addressed(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> Incoming | None:
-        """Applies the gate. Returns None for a message that is not meant for the agent; it is kept as context."""
+        """Apply the gate. Returns None for a message that is not meant for the agent; it is kept as context."""
         config, settings = self._runtime.config.current, self._settings(inbound)
         rights = sender_rights(inbound, settings, await self._pairing.allowed(inbound.channel), config.commands)
         patterns = mention_patterns(config, resolved.agent_id)
@@ -271,9 +271,9 @@ class Pipeline:
             history = history_key(inbound, settings, resolved.agent_id)
             limit = history_limit(config, settings)
             await record_pending(self._runtime.stores.ledger, history, history_entry(inbound), limit)
-            place = f"{inbound.peer.kind} {inbound.peer.id}"
-            log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
-            await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
+            position = f"{inbound.peer.kind} {inbound.peer.id}"
+            log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, position)
+            await self._reject(inbound, ReasonCode.NOT_ADDRESSED)
             return None
         if not rules.thread_starter:
             inbound = msgspec.structs.replace(inbound, thread_starter=None)
@@ -313,8 +313,8 @@ class Pipeline:
             reads_commands=not inbound.spoken,
         )
 
-    async def _tell_channel(self, message: Incoming, result: Result) -> None:
-        """Tells the channel what became of a message that starts no run."""
+    async def _notify_channel(self, message: Incoming, result: Result) -> None:
+        """Notify the channel what became of a message that starts no run."""
         match result:
             case Handled(later=later) if later is not None:
                 # The command waits for a run or a model. Meanwhile the channel must hear other people, and a /stop.
@@ -323,9 +323,9 @@ class Pipeline:
                 await self.answer(message, result)
             case Blocked():
                 log.info("no run for %s: the session may not be sent to", message.facts.session.key)
-                await self._notices.say(message, None, ReasonCode.SEND_POLICY)
+                await self._notices.reply(message, None, ReasonCode.SEND_POLICY)
             case Empty():
-                await self._notices.say(message, NOTHING_TO_ANSWER, ReasonCode.NOTHING_WRITTEN)
+                await self._notices.reply(message, NOTHING_TO_ANSWER, ReasonCode.NOTHING_WRITTEN)
             case Accepted() | TakenElsewhere():
                 pass
 
@@ -356,8 +356,8 @@ class Pipeline:
 
         It is None for a message that stops a run (``is_abort``), because such a message does not wait to be admitted.
         """
-        if (known := await self._known(message)) is not None:
-            return await self._came_again(message, known)
+        if (existing := await self._existing_run(message)) is not None:
+            return await self._came_again(message, existing)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
         extensions = self._runtime.extensions
         if extensions.hooks["message_received"] and message.door != "program":
@@ -374,7 +374,7 @@ class Pipeline:
         if is_blocked(config.session.send_policy, session.key, entry, channel=message.policy_channel, chat_type=kind):
             if inbound is None:
                 # On a channel the ledger gets a row that says so.
-                await self._turn_away_client(message, ReasonCode.SEND_POLICY)
+                await self._reject_client(message, ReasonCode.SEND_POLICY)
             return Blocked()
         if extensions.hooks["before_accept"] and message.door != "program":
             said = await extensions.before_accept(_received(message))
@@ -384,16 +384,16 @@ class Pipeline:
             if inbound is None:
                 self._notices.show(session, f"{message.run_id}:{number}", reply)
             else:
-                await self._notices.say(message, reply, ReasonCode.COMMAND_INSIDE, ends=False)
+                await self._notices.reply(message, reply, ReasonCode.COMMAND_INSIDE, ends=False)
         entry, rotation = await self._session(message)
         pending = PendingHistory()
         if inbound is None:
             body = self._client_body(message, outcome, entry)
         else:
             if inbound.peer.kind != "direct":
-                place = history_key(inbound, message.settings, session.agent_id)
+                position = history_key(inbound, message.settings, session.agent_id)
                 limit = history_limit(config, message.settings)
-                pending = await pending_history(self._runtime.stores.ledger, place, limit)
+                pending = await pending_history(self._runtime.stores.ledger, position, limit)
             # Who only mentions the agent asks about what was said before.
             if is_empty(inbound, outcome.text) and not (pending.entries and message.facts.mentioned):
                 return Empty()
@@ -404,8 +404,8 @@ class Pipeline:
             return await self._came_again(message, submission)
         return Accepted(submission, outcome.side_replies)
 
-    async def _known(self, message: Incoming) -> Submission | None:
-        """Returns what became of a message with the same run id, or None for a message that seems new.
+    async def _existing_run(self, message: Incoming) -> Submission | None:
+        """Return what became of a message with the same run id, or None for a message that seems new.
 
         Only a possible command is looked up in the ledger, because commands are carried out before they are written
         down. For everything else ``accept`` finds the earlier message without a look-up of its own.
@@ -421,7 +421,7 @@ class Pipeline:
         return Submission(row, False, False, run)
 
     async def _write_down(self, message: Incoming, handled: Handled) -> Handled | Accepted:
-        """Writes a command to the ledger, so that it is acknowledged only when it outlives a crash.
+        """Write a command to the ledger, so that it is acknowledged only when it outlives a crash.
 
         A stop needs no row, because the ledger knows the runs that it stopped.
         """
@@ -444,11 +444,11 @@ class Pipeline:
         if rotation is not None and message.inbound is None:
             self._notices.announce(facts.session, rotation)
         elif rotation is not None:
-            await self._notices.say(message, rotation.marker_text, ReasonCode.NEW_SESSION, ends=False)
+            await self._notices.reply(message, rotation.marker_text, ReasonCode.NEW_SESSION, ends=False)
         return entry, rotation
 
     def _client_body(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> MessageBody:
-        """Makes the body of the run: the prompt, the settings that the text asks for and what the caller wants."""
+        """Make the body of the run: the prompt, the settings that the text asks for and what the caller wants."""
         text, now = outcome.text, self._runtime.clock.now_ms()
         # Views take the marks of the Gateway off a prompt, and would take those that the person wrote off with them.
         has_marks = message.door == "chat" and disarmed(text, of_owner=True) != text
@@ -470,7 +470,7 @@ class Pipeline:
         rotation: Rotation | None,
         pending: tuple[HistoryEntry, ...],
     ) -> MessageBody:
-        """Makes the body of the run: the prompt, the settings that the text asks for and what came with the message."""
+        """Make the body of the run: the prompt, the settings that the text asks for and what came with the message."""
         config, agent_id = self._runtime.config.current, message.facts.session.agent_id
         inbound = await within_reach(self._runtime, inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
@@ -480,7 +480,7 @@ class Pipeline:
             *([] if message.as_written or outcome.greeting else [outcome.text]),
             *([inbound.quoted.text] if inbound.quoted else []),
             *([inbound.thread_starter] if begins and inbound.thread_starter else []),
-            *(said.body for said in pending),
+            *(reply.body for reply in pending),
         ]
         return msgspec.structs.replace(
             message.body,
@@ -503,11 +503,11 @@ class Pipeline:
         )
 
     def _wished(self, message: Incoming, wishes: MessageBody) -> dict[str, Any]:
-        """The fields of the body that come from the text or follow from who wrote it."""
-        found = {name: value for name, value in msgspec.structs.asdict(wishes).items() if value}
+        """Return the fields of the body that come from the text or follow from who wrote it."""
+        matches = {name: value for name, value in msgspec.structs.asdict(wishes).items() if value}
         config, by_program = self._runtime.config.current, message.door == "program"
         return {
-            **found,
+            **matches,
             "thinking": message.body.thinking or wishes.thinking,
             "elevated_allowed": not by_program and elevated_allowed(config, message.facts),
             "guest": message.by_guest,
@@ -516,7 +516,7 @@ class Pipeline:
     async def _accept(
         self, message: Incoming, body: MessageBody, ticket: Ticket | None, pending: tuple[int, ...] = ()
     ) -> Submission:
-        """Returns once the message is on disk. A second message with the same run id starts nothing.
+        """Return once the message is on disk. A second message with the same run id starts nothing.
 
         ``ticket`` is the message's place in the admission order, and ``pending`` is ``Accept.pending``.
         """
@@ -533,8 +533,8 @@ class Pipeline:
             return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
         sessions = runtime.stores.sessions
-        known, written = await sessions.get(session.agent_id, session.key), None
-        if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
+        stored, written = await sessions.get(session.agent_id, session.key), None
+        if stored is None or not (stored.get("lastChannel") or stored.get("chatType") or stored.get("systemSent")):
             # The message waits for this write. Otherwise a power cut could keep it and lose the id of its new session.
             entry, written = await sessions.write(session.agent_id, session.key, touch)
         else:
@@ -551,7 +551,7 @@ class Pipeline:
         return submission
 
     async def answer(self, message: Incoming, handled: Handled) -> str | None:
-        """Waits for the answer of a command, says it and returns it. A command that fails ends with a notice."""
+        """Wait for the answer of a command, say it and return it. A command that fails ends with a notice."""
         try:
             reply = handled.reply if handled.later is None else await handled.later
         except Fenced:
@@ -564,13 +564,13 @@ class Pipeline:
             raise
         reason = ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED
         if handled.row is None:
-            await self._notices.say(message, reply, reason)
+            await self._notices.reply(message, reply, reason)
         else:
             await self._notices.end(handled.row, reply, reason)
         return reply
 
     async def wake(self, run_id: str, text: str, own_id: str) -> None:
-        """Begins a turn about something that the run ``run_id`` began and that has ended now.
+        """Begin a turn about something that the run ``run_id`` began and that has ended now.
 
         The turn belongs to the session of that run and is answered where that run was. Only the last step applies,
         because the message of that run has passed the others.
@@ -606,27 +606,27 @@ class Pipeline:
         finally:
             ticket.done()
 
-    async def take_from(self, message: Incoming) -> Result:
-        """Takes in a message that another node handed on. What came through a channel is answered here."""
+    async def accept_forwarded(self, message: Incoming) -> Result:
+        """Accept a message that another node forwarded. Replies to channel messages leave from here."""
         if message.inbound is not None:
             patterns = mention_patterns(self._runtime.config.current, message.facts.session.agent_id)
             listening = msgspec.structs.replace(message.facts.listening, mentions=patterns)
             message.facts = msgspec.structs.replace(message.facts, listening=listening)
         result = await self.process(message)
         if message.inbound is not None:
-            await self._tell_channel(message, result)
+            await self._notify_channel(message, result)
         return result
 
     # What else a channel tells
 
     async def admits(self, inbound: Inbound) -> bool:
-        """Whether the sender of a message may write. Channels ask before they fetch its files."""
+        """Return whether the sender of a message may write. Channels ask before they fetch its files."""
         inbound = await self._with_known_names(inbound)
         allowed = await self._pairing.allowed(inbound.channel)
         return not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair)
 
     async def notice(self, inbound: Inbound) -> None:
-        """Notes something that the agent learns at its next turn, such as a reaction."""
+        """Store a note that the agent gets at its next turn, such as a reaction."""
         inbound = await self._with_known_names(inbound)
         if await self.admits(inbound):
             resolved = resolve_route(self._runtime.config.current, inbound)
@@ -639,10 +639,10 @@ class Pipeline:
                 await self.others.note(owner, resolved.session_key, inbound.text)
 
     async def edited(self, inbound: Inbound) -> None:
-        """Takes in that a person changed an earlier message.
+        """Process a person's edit of an earlier message.
 
-        If nobody has spoken since, its turn is taken back and run again with the new words. Otherwise the agent is told
-        at its next turn. A message that was not meant for the agent is looked at anew. Not every platform asks who
+        If nobody has spoken since, its turn is withdrawn and runs again with the new text. Else the agent learns it
+        at its next turn. A message that was not meant for the agent is checked again. Not every platform asks who
         changes a message, so nobody changes those of others here.
         """
         inbound = await self._with_known_names(inbound)
@@ -664,42 +664,42 @@ class Pipeline:
                 await self.receive(inbound)
         elif (row.body.written or without_wrappers(row.body.prompt or "")).strip() == inbound.text.strip():
             pass  # The platform reports changes that are none of the text too.
-        elif await self._take_back(inbound, row):
+        elif await self._withdraw(inbound, row):
             await self.receive(inbound)
         else:
             words = f"message {short_id(inbound.message_id)} was changed to (untrusted): {inbound.text}"
             await self.notice(msgspec.structs.replace(inbound, text=words))
 
     async def deleted(self, inbound: Inbound) -> None:
-        """Takes in that a person took a message back. If nobody has spoken since, its turn goes too."""
+        """Process the deletion of a message. If nobody has spoken since, its turn goes too."""
         if (waiting := self._debouncer.find(inbound)) is not None:
             # The disk comes first. If it fails, the next attempt still finds the message here.
             await self.held.release([waiting])
-            if self._debouncer.take_back(inbound):
+            if self._debouncer.withdraw(inbound):
                 return
         row = await self._turn_of(inbound)
-        if row is not None and not await self._take_back(inbound, row):
+        if row is not None and not await self._withdraw(inbound, row):
             words = f"message {short_id(inbound.message_id)} was taken back by its sender"
             await self.notice(msgspec.structs.replace(inbound, text=words))
 
     async def _turn_of(self, inbound: Inbound) -> LedgerRow | None:
-        """The message that a platform speaks of, if a run was made of it and its sender may still write."""
+        """Return the message that a platform speaks of, if a run was made of it and its sender may still write."""
         if not await self.admits(inbound):
             return None
         rows = await accepted_rows(self._runtime.stores.ledger, inbound)
         return rows[0] if rows and not rows[0].body.command and rows[0].body.prompt is not None else None
 
-    async def _take_back(self, inbound: Inbound, row: LedgerRow) -> bool:
-        """Withdraws the turn of one message. Messages that share a turn with others stay."""
+    async def _withdraw(self, inbound: Inbound, row: LedgerRow) -> bool:
+        """Withdraw the turn of one message. Messages that share a turn with others stay."""
         if row.body.message_ids != [inbound.message_id]:
             return False
         return await take_back_turn(self._runtime, self._runs, row)
 
-    # Messages that are not taken in
+    # Rejected messages
 
     async def _offer_pairing(self, inbound: Inbound, sender_id: str) -> None:
-        asked = await self._pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
-        if asked is None or not asked.new:
+        request = await self._pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
+        if request is None or not request.new:
             return
         resolved = resolve_route(self._runtime.config.current, inbound)
         facts = Facts(session=SessionRef(resolved.agent_id, resolved.session_key), channel=resolved.channel)
@@ -712,11 +712,11 @@ class Pipeline:
             source=resolved.channel,
             route=reply_route(inbound, resolved),
         )
-        text = pairing_reply(inbound.channel, sender_id, asked.code)
-        await self._notices.say(message, text, ReasonCode.PAIRING)
+        text = pairing_reply(inbound.channel, sender_id, request.code)
+        await self._notices.reply(message, text, ReasonCode.PAIRING)
 
-    async def _turn_away(self, inbound: Inbound, code: ReasonCode, detail: str = "") -> None:
-        """Remembers that a message of a channel was not taken in, for ``openclaw why``. Its words are not kept."""
+    async def _reject(self, inbound: Inbound, code: ReasonCode, detail: str = "") -> None:
+        """Record the rejection of a channel message for ``openclaw why``, without its text."""
         for message_id in inbound.own_ids:
             await self._remember(
                 RejectedMessage(
@@ -729,29 +729,29 @@ class Pipeline:
                 )
             )
 
-    async def _turn_away_client(self, message: Incoming, code: ReasonCode) -> None:
+    async def _reject_client(self, message: Incoming, code: ReasonCode) -> None:
         await self._remember(RejectedMessage(message_id=message.run_id, channel=message.source, code=code))
 
     async def _came_again(self, message: Incoming, known: Submission) -> Accepted:
-        """The ledger knows the message already. It is remembered that it came again."""
+        """Return the ledger knows the message already. It is remembered that it came again."""
         if message.inbound is not None:
-            await self._turn_away(message.inbound, ReasonCode.REDELIVERED)
+            await self._reject(message.inbound, ReasonCode.REDELIVERED)
         elif message.door != "program":
-            await self._turn_away_client(message, ReasonCode.REDELIVERED)
+            await self._reject_client(message, ReasonCode.REDELIVERED)
         return Accepted(known)
 
     async def _remember(self, note: RejectedMessage) -> None:
         try:
             await self._runtime.stores.ledger.note_rejected(note)
         except Exception as error:
-            log.warning("that %s message %s was not taken in is not noted: %s", note.channel, note.message_id, error)
+            log.warning("the rejection of %s message %s is not recorded: %s", note.channel, note.message_id, error)
 
     # Start and end
 
     async def recover(self, account: tuple[str, str] | None = None) -> None:
-        """Ends the commands that the last Gateway left, and takes in the messages that waited for more words there.
+        """End the commands that the last Gateway left, and resumes the messages that waited for more text there.
 
-        ``account`` is a channel and its account that this node has just gained: only what waited there is taken in.
+        ``account`` is a channel and its account that this node has just gained: only its waiting messages are resumed.
 
         It returns after ``RECOVERY_S`` at the latest. If the ledger cannot be read or written, whatever the error, it
         is tried again in the background. Later messages of the same sender wait behind those that were found.
@@ -762,7 +762,7 @@ class Pipeline:
         await asyncio.wait([recovery], timeout=RECOVERY_S)
 
     async def _recover(self, account: tuple[str, str] | None) -> None:
-        pause, take_up = self._runtime.clock.sleep, partial(self.held.take_up, self._debouncer.release_now, account)
+        pause, take_up = self._runtime.clock.sleep, partial(self.held.resume, self._debouncer.release_now, account)
         with contextlib.suppress(Fenced):  # Another node goes on with them.
             if account is None:
                 await until_written(self._notices.end_interrupted, pause, unknown_tries=FOREVER)
@@ -770,7 +770,7 @@ class Pipeline:
                 await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Takes in what still waits for more words, so that it reaches the ledger."""
+        """Take in what still waits for more words, so that it reaches the ledger."""
         for recovery in self._recoveries:
             recovery.cancel()
         self.held.close()
@@ -794,7 +794,7 @@ class Pipeline:
 
 
 def client_prompt(message: Incoming, outcome: Continue, entry: SessionEntry, config: Config, now_ms: int) -> str:
-    """Returns the prompt of a message that came through no channel. That of a program is its text as it stands."""
+    """Return the prompt of a message that came through no channel. That of a program is its text as it stands."""
     if message.door == "program" or outcome.greeting:
         return outcome.text
     text = outcome.text if message.as_written else disarmed_message(outcome.text)
@@ -813,16 +813,16 @@ def channel_prompt(
     begins: bool,
     as_written: bool = False,
 ) -> str:
-    """Returns the prompt of a message from a channel. ``begins`` says that the session has said nothing yet.
+    """Return the prompt of a message from a channel. ``begins`` says that the session has said nothing yet.
 
     ``as_written`` says that the owner wrote it in a direct chat.
     """
     base = outcome.text
     if not outcome.greeting:
         prefix = message_prefix(config, inbound.channel, inbound.account_id, agent_id)
-        said = msgspec.structs.replace(inbound, text=f"{prefix} {base}".strip() if prefix else base)
+        reply = msgspec.structs.replace(inbound, text=f"{prefix} {base}".strip() if prefix else base)
         base = channel_body(
-            said,
+            reply,
             envelope_options(config),
             previous_ms=entry.get("updatedAt"),
             history=pending,
@@ -839,18 +839,18 @@ def channel_prompt(
 
 
 def _is_renamed(inbound: Inbound, entry: SessionEntry) -> bool:
-    """Whether the group has another name than at its last message."""
+    """Return whether the group has another name than at its last message."""
     now = _place_names(inbound)
     return any(name in now and entry.get(name) != now[name] for name in ("subject", "groupChannel"))
 
 
 def _place_names(inbound: Inbound) -> dict[str, str]:
-    given = {"subject": inbound.group_subject, "groupChannel": inbound.group_channel, "space": inbound.group_space}
-    return {field: name for field, value in given.items() if (name := display_name(value))}
+    supplied = {"subject": inbound.group_subject, "groupChannel": inbound.group_channel, "space": inbound.group_space}
+    return {field: name for field, value in supplied.items() if (name := display_name(value))}
 
 
 def _received(message: Incoming) -> MessageReceived:
-    """The message as extensions see it."""
+    """Return the message as extensions see it."""
     facts = message.facts
     return MessageReceived(
         agent_id=facts.session.agent_id,
@@ -866,7 +866,7 @@ def _received(message: Incoming) -> MessageReceived:
 
 
 def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
-    """Returns what the message says about its session. The last route is for listings; replies do not use it.
+    """Return what the message says about its session. The last route is for listings; replies do not use it.
 
     The one session of the global scope belongs to no group, even if the message comes from one.
     """

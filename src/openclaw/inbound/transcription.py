@@ -1,7 +1,7 @@
 """Voice messages as text: a configured program or a speech service writes down what was said.
 
 Transcription takes a while and may fail. It happens after the message was kept, and a message whose sound cannot be
-read goes on without its words: the agent is told why and has the file.
+read goes on without its words: the prompt gives the reason and the file.
 """
 
 from __future__ import annotations
@@ -78,37 +78,37 @@ class Transcriber:
         self._closed = False
 
     def close(self) -> None:
-        """Ends what is under way. Its messages are kept, and the next start takes them up."""
+        """End what is under way. Its messages are kept, and the next start takes them up."""
         self._closed = True
         for task in self._under_way:
             task.cancel()
 
     def wants(self, inbound: Inbound) -> bool:
-        """Whether a message has sound that is to be written down."""
+        """Return whether a message has sound that is to be written down."""
         return any(_is_sound(media) for media in inbound.media) and bool(ways(self._config()))
 
-    async def heard(self, inbound: Inbound, agent_id: str) -> Inbound:
-        """The message with the words of its sound in its text. What failed is a line for the agent.
+    async def transcribed(self, inbound: Inbound, agent_id: str) -> Inbound:
+        """Return the message with the words of its sound in its text. What failed is a line for the agent.
 
         The agent pays for it. Raises ``GatewayStops`` after ``close``, and nothing else.
         """
         if not self.wants(inbound):
             return inbound
-        said: list[str] = []
+        reply: list[str] = []
         problems: list[str] = []
         for media in inbound.media:
             if not _is_sound(media):
                 continue
             try:
-                said.append(await self._unless_closed(media, agent_id))
+                reply.append(await self._unless_closed(media, agent_id))
             except NotTranscribed as problem:
                 name = short_file_name(media.file_name or "") or "The voice message"
                 log.warning("%s of %s was not transcribed: %s", name, inbound.channel, problem)
                 problems.append(f"{name} was not transcribed: {problem}")
         return msgspec.structs.replace(
             inbound,
-            text=with_transcripts(inbound.text, said),
-            spoken=bool(said),
+            text=with_transcripts(inbound.text, reply),
+            spoken=bool(reply),
             untrusted=(*inbound.untrusted, *problems),
         )
 
@@ -124,7 +124,7 @@ class Transcriber:
         return task.result()
 
     async def _written(self, media: Media, agent_id: str) -> str:
-        """Asks one way after the other. Raises ``NotTranscribed`` with the last reason."""
+        """Ask one way after the other. Raises ``NotTranscribed`` with the last reason."""
         settings = self._config().tools.media.audio
         data = await self._blobs.get(media.blob or "")
         if data is None:
@@ -170,7 +170,7 @@ class Transcriber:
                 "Prompt": way.prompt or self._config().tools.media.audio.prompt or "",
                 "MaxChars": str(way.max_chars or self._config().tools.media.audio.max_chars or LONGEST_TRANSCRIPT),
             }
-            argv = [_filled(one, values) for one in (way.command or "", *way.args)]
+            argv = [_filled(item, values) for item in (way.command or "", *way.args)]
             environment = command_environment(self._environ, {}, {}, ())
             printed = await run_program(argv, folder, environment, most_bytes=LONGEST_OUTPUT)
             return await asyncio.to_thread(_file_text, made) or printed
@@ -258,7 +258,7 @@ async def _answer(response: aiohttp.ClientResponse, provider: str) -> SpokenText
     try:
         return msgspec.json.decode(body, type=_Transcript).spoken()
     except (msgspec.MsgspecError, RecursionError):
-        raise NotTranscribed(f"{provider} sent something that is no transcript") from None
+        raise NotTranscribed(f"{provider} sent an invalid transcript") from None
 
 
 def ways(config: Config) -> list[TranscriptionModel]:
@@ -270,7 +270,7 @@ def ways(config: Config) -> list[TranscriptionModel]:
     if audio.enabled is False:
         return []
     if audio.models:
-        return [one for one in audio.models if one.command or one.type == "provider"]
+        return [item for item in audio.models if item.command or item.type == "provider"]
     if older is not None and older.command:
         program, *args = older.command
         return [TranscriptionModel(type="cli", command=program, args=args, timeout_seconds=older.timeout_seconds)]
@@ -292,8 +292,8 @@ def _is_sound(media: Media) -> bool:
 
 
 def _extension(media: Media) -> str:
-    known = {"audio/ogg": ".ogg", "audio/mpeg": ".mp3", "audio/mp4": ".m4a", "audio/wav": ".wav"}
-    return known.get(media.mime_type) or mimetypes.guess_extension(media.mime_type) or ".bin"
+    existing = {"audio/ogg": ".ogg", "audio/mpeg": ".mp3", "audio/mp4": ".m4a", "audio/wav": ".wav"}
+    return existing.get(media.mime_type) or mimetypes.guess_extension(media.mime_type) or ".bin"
 
 
 def _put_file(data: bytes, media: Media) -> str:

@@ -256,7 +256,7 @@ class Keys:
         """The key itself. Raises ``MissingKey``."""
         section = provider_config(config, model.provider)
         secret = _checked(await self._read(key, model, section), key.source, model.provider)
-        redact.know([secret])
+        redact.register([secret])
         return secret
 
     async def _read(self, key: Key, model: Model, provider: ProviderConfig | None) -> str:

@@ -63,7 +63,7 @@ class SpeechRules(msgspec.Struct, frozen=True):
 
 
 class SpeechStream:
-    """Takes the model's text as it arrives and returns what can be shown so far, separated from reasoning."""
+    """Takes the model's text as it arrives and return what can be shown so far, separated from reasoning."""
 
     def __init__(self, *, only_final: Framing = False, ack_max_chars: int | None = None) -> None:
         self._only_final: Framing = only_final
@@ -80,7 +80,7 @@ class SpeechStream:
         return self._through(self._tags.feed(delta))
 
     def close(self, *, complete: bool = True) -> list[Piece]:
-        """Returns the rest. ``complete`` is False for a text that was cut off."""
+        """Return the rest. ``complete`` is False for a text that was cut off."""
         pieces = self._through(self._tags.close(complete=complete))
         rest = self._media_lines.feed(self._reply_tags.close(complete=complete))
         pieces += self._answer(rest + self._media_lines.close(complete=complete))
@@ -93,7 +93,7 @@ class SpeechStream:
         return self._tags.thinking
 
     def stored(self, message: AssistantMessage, before: str, *, thinking: bool) -> AssistantMessage:
-        """The form in which a message of this stream is stored. ``before`` is the earlier text of the answer."""
+        """Return the form in which a message of this stream is stored. ``before`` is the earlier text of the answer."""
         if self._only_final:
             return framed(message, before, thinking=thinking, only_final=self._only_final)
         return typed(message, thinking=thinking)
@@ -132,18 +132,18 @@ class SpeechStream:
         return shown
 
     def _answer(self, text: str) -> list[Piece]:
-        """What can be shown of a text without its ``MEDIA:`` lines, divided where files stood."""
+        """Return the visible text without its ``MEDIA:`` lines, divided at the files."""
         lines, shown = self._media_lines, list[Piece]()
         named, places = lines.media[self._media_shown :], lines.places[self._media_shown :]
         self._media_shown += len(named)
-        for place in sorted(set(places)):
-            before, text = text[: place - self._read], text[place - self._read :]
-            self._read = place
-            media = tuple(one for one, stood in zip(named, places, strict=True) if stood == place)
+        for position in sorted(set(places)):
+            before, text = text[: position - self._read], text[position - self._read :]
+            self._read = position
+            media = tuple(item for item, stood in zip(named, places, strict=True) if stood == position)
             shown.append(self._say(self._gate.feed(before), media))
         self._read += len(text)
-        if said := self._gate.feed(text):
-            shown.append(self._say(said))
+        if reply := self._gate.feed(text):
+            shown.append(self._say(reply))
         return shown
 
     def _say(self, text: str, media: tuple[str, ...] = ()) -> AnswerText:
@@ -166,7 +166,7 @@ def visible_text(text: str, *, complete: bool = True) -> str:
 
 
 def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> AssistantMessage | None:
-    """A stored message as people see it. None if they see nothing of it."""
+    """Return a stored message as people see it. None if they see nothing of it."""
     message = typed(message)
     complete = message.stop_reason not in ("error", "aborted")
     speech = speech_of(message.text, complete=complete)
@@ -191,7 +191,7 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
 
 
 def media_of(message: AssistantMessage) -> tuple[str, ...]:
-    """The files that a stored message names, in order, by address."""
+    """Return the files that a stored message names, in order, by address."""
     text = typed(message).text
     if MARK not in text:
         return ()
@@ -222,7 +222,7 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 def tag_at(text: str, at: int, *, last: bool) -> Tag | Literal["undecided"] | None:
-    """The tag that begins at this ``<``. ``last`` says that no more text comes."""
+    """Return the tag that begins at this ``<``. ``last`` says that no more text comes."""
     if (found := _TAG.match(text, at)) is not None:
         return Tag(found[1] == "/", found[2].lower() == "final", found.end())
     begun = None if last else _BEGUN_TAG.match(text, at)
@@ -272,7 +272,7 @@ class _Code:
             self._fence, self._closing = None, False
 
     def run(self, char: str, length: int) -> None:
-        """Handles a run of backticks or tildes."""
+        """Handle a run of backticks or tildes."""
         leads = self._indent is not None and self._indent <= 3 and length >= 3
         self._indent = None
         if self._fence is not None:
@@ -292,12 +292,12 @@ class _Code:
             return False
         ahead = text[at : at + LONGEST_CODE_SPAN]
         whole = last or len(ahead) == LONGEST_CODE_SPAN
-        for found in _RUN_OR_END.finditer(ahead):
-            if found[0] == "\n":
+        for match in _RUN_OR_END.finditer(ahead):
+            if match[0] == "\n":
                 return False
-            if found.end() == len(ahead) and not whole:
+            if match.end() == len(ahead) and not whole:
                 return None
-            if len(found[0]) in self.open_runs:
+            if len(match[0]) in self.open_runs:
                 return True
         return False if whole else None
 
@@ -344,7 +344,7 @@ class TagStream:
         return out.made
 
     def close(self, *, complete: bool = True) -> list[Piece]:
-        """Returns the rest. If the text was cut off, held text is dropped, since it may be half a tag."""
+        """Return the rest. If the text was cut off, held text is dropped, since it may be half a tag."""
         pieces = self._sort(last=True) if complete else []
         self._held = ""
         if self._framed is not None and not self.spoke and complete:
@@ -366,11 +366,11 @@ class TagStream:
 
     def _thought(self, text: str, at: int, last: bool, out: _Pieces) -> int:
         """The first closing tag ends the reasoning, even inside code, because models are careless with code there."""
-        place = text.find("<", at)
-        if place != at:
-            place = len(text) if place < 0 else place
-            out.add(ReasoningText, text[at:place])
-            return place
+        position = text.find("<", at)
+        if position != at:
+            position = len(text) if position < 0 else position
+            out.add(ReasoningText, text[at:position])
+            return position
         tag = tag_at(text, at, last=last)
         if tag == "undecided":
             return at
@@ -381,12 +381,12 @@ class TagStream:
         return tag.end
 
     def _said(self, text: str, at: int, last: bool, out: _Pieces) -> int:
-        found = _SPECIAL.search(text, at)
-        place = found.start() if found else len(text)
-        if place > at:
-            self._code.plain(text[at:place])
-            self._say(text[at:place], out)
-            return place
+        match = _SPECIAL.search(text, at)
+        position = match.start() if match else len(text)
+        if position > at:
+            self._code.plain(text[at:position])
+            self._say(text[at:position], out)
+            return position
         char = text[at]
         if char == "<":
             return self._tag(text, at, last, out)
@@ -430,7 +430,7 @@ class TagStream:
 
 
 def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMessage:
-    """The message as it is stored: reasoning in tags at its beginning becomes a ``ThinkingBlock``.
+    """Return the message as it is stored: reasoning in tags at its beginning becomes a ``ThinkingBlock``.
 
     ``thinking`` says that the message continues the reasoning of an earlier part of the answer.
     """
@@ -449,7 +449,7 @@ def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMess
 
 
 def framed(message: AssistantMessage, before: str, *, thinking: bool, only_final: Framing = True) -> AssistantMessage:
-    """The message as it is stored for a model that uses ``<final>``: text outside it becomes reasoning.
+    """Return the message as it is stored for a model that uses ``<final>``: text outside it becomes reasoning.
 
     ``before`` is the text of the earlier parts of the answer.
     """
@@ -459,18 +459,18 @@ def framed(message: AssistantMessage, before: str, *, thinking: bool, only_final
     pieces = [*stream.feed(message.text), *stream.close()]
     if not stream.spoke or not stream.framed:
         return typed(message, thinking=thinking)
-    said = "".join(piece.text for piece in pieces if isinstance(piece, AnswerText))
+    reply = "".join(piece.text for piece in pieces if isinstance(piece, AnswerText))
     if not before and message.stop_reason != "length":
-        said = said.strip()
+        reply = reply.strip()
     thoughts = [*(piece.text for piece in pieces if isinstance(piece, ReasoningText)), stream.unframed[outside:]]
     text = "\n\n".join(thought.strip() for thought in thoughts if thought.strip())
     others = [block for block in message.content if not isinstance(block, TextBlock)]
-    place = next((n for n, block in enumerate(others) if not isinstance(block, ThinkingBlock)), len(others))
+    position = next((n for n, block in enumerate(others) if not isinstance(block, ThinkingBlock)), len(others))
     made: list[AssistantBlock] = [
         *([ThinkingBlock(thinking=text)] if text else []),
-        *([TextBlock(text=said)] if said else []),
+        *([TextBlock(text=reply)] if reply else []),
     ]
-    return msgspec.structs.replace(message, content=[*others[:place], *made, *others[place:]])
+    return msgspec.structs.replace(message, content=[*others[:position], *made, *others[position:]])
 
 
 def _leading_thoughts(text: str, thinking: bool, *, cut: bool) -> tuple[list[str], str]:
@@ -492,7 +492,7 @@ def _leading_thoughts(text: str, thinking: bool, *, cut: bool) -> tuple[list[str
 
 
 def reasoning_message(reasoning: str) -> str:
-    """The reasoning as a message for people who asked to see it. Empty if there is none."""
+    """Return the reasoning as a message for people who asked to see it. Empty if there is none."""
     lines = [line.strip() for line in reasoning.strip().splitlines()]
     return "\n".join(["Reasoning:", *(f"_{line}_" if line else "" for line in lines)]) if any(lines) else ""
 
@@ -536,27 +536,27 @@ class ReplyTags:
         return self._release(last=False)
 
     def close(self, *, complete: bool = True) -> str:
-        """Returns the rest. If the text was cut off, an unfinished tag is dropped."""
+        """Return the rest. If the text was cut off, an unfinished tag is dropped."""
         if not self._held:
             return ""
-        said = self._release(last=complete)
+        reply = self._release(last=complete)
         self._held = ""
-        return said
+        return reply
 
     def _release(self, *, last: bool) -> str:
-        said: list[str] = []
+        reply: list[str] = []
         while self._held:
-            place = self._held.find("[")
-            if place != 0:
-                place = len(self._held) if place < 0 else place
-                said.append(self._pass(place))
+            position = self._held.find("[")
+            if position != 0:
+                position = len(self._held) if position < 0 else position
+                reply.append(self._pass(position))
             elif (tag := _REPLY_TAG.match(self._held)) is not None and self._before != "`":
                 self._note(tag)
             elif not last and _may_become_tag(self._held):
                 break
             else:
-                said.append(self._pass(1))
-        return "".join(said)
+                reply.append(self._pass(1))
+        return "".join(reply)
 
     def _note(self, tag: re.Match[str]) -> None:
         self._current = self._current or tag[1] is not None
@@ -607,7 +607,7 @@ class MediaLine(msgspec.Struct, frozen=True):
 
 
 def read_line(line: str) -> MediaLine | None:
-    """The files that a line names. None if it is text."""
+    """Return the files that a line names. None if it is text."""
     value = line.strip()
     if not value.startswith(MARK) or len(line) > LONGEST_LINE:
         return None
@@ -624,7 +624,7 @@ def read_line(line: str) -> MediaLine | None:
 
 
 def is_sendable(address: str) -> bool:
-    """Whether an address is one that a reply may name. Whether there is such a file is not looked at."""
+    """Return whether an address is one that a reply may name. Whether there is such a file is not looked at."""
     if len(address) > LONGEST_ADDRESS or any(ord(char) < 32 or ord(char) == 127 for char in address):
         return False
     if is_web(address):
@@ -638,17 +638,17 @@ def is_web(address: str) -> bool:
 
 def closed_up(text: str) -> str:
     """A text beside files: blank lines outside of blocks of code go, because a caption is short of room."""
-    said: list[str] = []
+    reply: list[str] = []
     fence = ""
     for line in text.split("\n"):
         if line.strip() or fence:
-            said.append(line)
+            reply.append(line)
         fence = after_line(fence, line)
-    return "\n".join(said).strip()
+    return "\n".join(reply).strip()
 
 
 def after_line(fence: str, line: str) -> str:
-    """The marks of the block of code that is open behind a line, or nothing. ``fence`` is open before it."""
+    """Return the marks of the block of code that is open behind a line, or nothing. ``fence`` is open before it."""
     found = _FENCE.match(line)
     return fence if found is None else fence_after(found, fence)
 
@@ -679,38 +679,38 @@ class MediaLines:
         return self._take(last=False)
 
     def close(self, *, complete: bool = True) -> str:
-        """Returns the rest. If the text was cut off, an unfinished ``MEDIA:`` line is dropped."""
-        said = self._take(last=complete)
+        """Return the rest. If the text was cut off, an unfinished ``MEDIA:`` line is dropped."""
+        reply = self._take(last=complete)
         if not complete and not self._held.lstrip().startswith(MARK[:1]):
-            said += self._held
+            reply += self._held
         self._held = ""
-        return said
+        return reply
 
     def _take(self, *, last: bool) -> str:
-        said: list[str] = []
+        reply: list[str] = []
         while self._held:
             end = self._held.find("\n")
             line = self._held if end < 0 else self._held[:end]
             if self._lead is None and not self._fence:
                 if end < 0 and not last and _may_become(line):
                     break
-                if (found := read_line(line)) is not None:
+                if (result := read_line(line)) is not None:
                     self._held, self._after_line = "" if end < 0 else self._held[end + 1 :], True
-                    if found.words:
-                        said.append(self._release(found.words + ("" if end < 0 else "\n")))
-                    self.media += found.media
-                    self.places += [self._released] * len(found.media)
+                    if result.words:
+                        reply.append(self._release(result.words + ("" if end < 0 else "\n")))
+                    self.media += result.media
+                    self.places += [self._released] * len(result.media)
                     continue
                 if self._after_line and end >= 0 and not line.strip() and self._tail == "\n\n":
                     self._held = self._held[end + 1 :]
                     continue
             piece = line if end < 0 else self._held[: end + 1]
             self._held = self._held[len(piece) :]
-            said.append(self._release(piece))
-        return "".join(said)
+            reply.append(self._release(piece))
+        return "".join(reply)
 
     def _release(self, piece: str) -> str:
-        """Notes a piece of one line, or a whole line."""
+        """Note a piece of one line, or a whole line."""
         self._released += len(piece)
         lead = self._lead or ""
         self._lead = lead if len(lead) >= _LEAD else lead + piece[: _LEAD - len(lead)]

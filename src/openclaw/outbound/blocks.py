@@ -47,15 +47,15 @@ class BlockSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def block_settings(config: Config, channel: str, account_id: str | None) -> BlockSettings | None:
-    """The settings, or None if replies of this account are not sent in blocks.
+    """Return the settings, or None if replies of this account are not sent in blocks.
 
     A channel needs ``blockStreaming: true``. Only on Telegram is ``agents.defaults.blockStreamingDefault`` enough.
     """
     defaults, account = config.agents.defaults, account_settings(config, channel, account_id)
-    wanted = account.block_streaming if account is not None else None
-    if wanted is None:
-        wanted = channel == "telegram" and defaults.block_streaming_default == "on"
-    if not wanted:
+    requested = account.block_streaming if account is not None else None
+    if requested is None:
+        requested = channel == "telegram" and defaults.block_streaming_default == "on"
+    if not requested:
         return None
     limits = limits_for(config, channel, account_id)
     chunk = defaults.block_streaming_chunk
@@ -119,7 +119,7 @@ def digest_of(text: str, files: Sequence[str] = ()) -> str:
 
 
 def file_digest(of_text: Any, files: Sequence[str]) -> str:
-    """The digest of a text that is hashed already, together with files, by their addresses."""
+    """Return the digest of a text that is hashed already, together with files, by their addresses."""
     if files:
         of_text.update("\0".join(("", *files)).encode("utf-8", "surrogatepass"))
     return of_text.hexdigest()[:32]
@@ -171,14 +171,14 @@ class BlockChunker:
         self._preference: BreakPreference = preference
         self._by_paragraph = by_paragraph
         self._head = ""
-        """A reopened fence that the buffer begins with. It is no part of the answer."""
+        """A reopened fence that the buffer begins with. It does not belong to the answer."""
         self._buffer = ""
         self._end = 0
         """How much of the answer is in blocks."""
         self._gap: str | None = None
 
     def start(self, end: int = 0, head: str = "") -> None:
-        """Begins a new answer, behind what is already sent of it."""
+        """Begin a new answer, behind what is already sent of it."""
         self._buffer, self._head, self._end, self._gap = head, head, end, None
 
     def feed(self, text: str) -> None:
@@ -189,7 +189,7 @@ class BlockChunker:
         return self._buffer
 
     def drain(self, *, force: bool) -> list[ReplyBlock]:
-        """The blocks that are complete. ``force`` takes all that is left."""
+        """Return the blocks that are complete. ``force`` takes all that is left."""
         blocks: list[ReplyBlock] = []
         if self._by_paragraph and not force:
             while (block := self._paragraph()) is not None:
@@ -214,7 +214,7 @@ class BlockChunker:
         return blocks
 
     def _paragraph(self) -> ReplyBlock | None:
-        """The next whole paragraph, or a part of one that is too long."""
+        """Return the next whole paragraph, or a part of one that is too long."""
         fences = _fences(self._buffer) if "\n" in self._buffer else []
         for gap in _PARAGRAPH_END.finditer(self._buffer):
             if gap.start() > self._wanted:
@@ -231,51 +231,51 @@ class BlockChunker:
     # Where to cut
 
     def _last_break(self, fences: list[Fence], least: int) -> int:
-        """The last good place within the largest block, or -1."""
+        """Return the last good place within the largest block, or -1."""
         most = self._wanted if least == 1 else self._max
         window, preference = self._buffer[:most], self._preference
         if preference == "paragraph":
-            place = window.rfind("\n\n")
-            while place >= least:
-                for cut in (place, place + 1):
+            position = window.rfind("\n\n")
+            while position >= least:
+                for cut in (position, position + 1):
                     if least <= cut <= len(window) and _inside(fences, cut) is None:
                         return cut
-                place = window.rfind("\n\n", 0, place)
+                position = window.rfind("\n\n", 0, position)
         if preference != "sentence":
-            place = window.rfind("\n")
-            while place >= least:
-                if _inside(fences, place) is None:
-                    return place
-                place = window.rfind("\n", 0, place)
+            position = window.rfind("\n")
+            while position >= least:
+                if _inside(fences, position) is None:
+                    return position
+                position = window.rfind("\n", 0, position)
         if preference != "newline":
             for cut in self._sentence_ends(window, least):
                 if _inside(fences, cut) is None:
                     return cut
         elif len(self._buffer) < most:
             return -1
-        for place in range(len(window) - 1, least - 1, -1):
-            if window[place].isspace() and _inside(fences, place) is None:
-                if least > 1 and self._may_pose_as_block(place):
+        for position in range(len(window) - 1, least - 1, -1):
+            if window[position].isspace() and _inside(fences, position) is None:
+                if least > 1 and self._may_pose_as_block(position):
                     continue
-                return place
+                return position
         return most if len(self._buffer) >= most else -1
 
     def _first_break(self, fences: list[Fence]) -> int:
-        """The first good place in a text that would fit as a whole, so that paragraphs stay apart at the end."""
+        """Return the first good place in a text that would fit as a whole, so that paragraphs stay apart at the end."""
         buffer, preference = self._buffer, self._preference
         if preference == "paragraph":
-            place = buffer.find("\n\n")
-            while place >= 0:
-                for cut in (place, place + 1):
+            position = buffer.find("\n\n")
+            while position >= 0:
+                for cut in (position, position + 1):
                     if cut >= 1 and _inside(fences, cut) is None:
                         return cut
-                place = buffer.find("\n\n", place + 1)
+                position = buffer.find("\n\n", position + 1)
         if preference != "sentence":
-            place = buffer.find("\n")
-            while place >= 0:
-                if place >= 1 and _inside(fences, place) is None:
-                    return place
-                place = buffer.find("\n", place + 1)
+            position = buffer.find("\n")
+            while position >= 0:
+                if position >= 1 and _inside(fences, position) is None:
+                    return position
+                position = buffer.find("\n", position + 1)
         if preference != "newline":
             for cut in self._sentence_ends(buffer, 1):
                 if _inside(fences, cut) is None:
@@ -283,7 +283,7 @@ class BlockChunker:
         return -1
 
     def _sentence_ends(self, window: str, least: int) -> list[int]:
-        """The places behind full stops, last first. What comes next must be there, unless all is there."""
+        """Return the positions after full stops, last first. The next text must be there, unless all is there."""
         ends = [end.end() for end in _SENTENCE_END.finditer(window) if end.start() >= least]
         following = [(end, self._buffer[end : end + 1]) for end in reversed(ends)]
         if least == 1:
@@ -291,7 +291,7 @@ class BlockChunker:
         return [end for end, char in following if char == "\n" or (char.isspace() and not self._may_pose_as_block(end))]
 
     def _may_pose_as_block(self, place: int) -> bool:
-        """Whether what comes behind the blank at ``place`` may turn out to begin a fence, a list or the like.
+        """Return whether what comes behind the blank at ``place`` may turn out to begin a fence, a list or the like.
 
         It must not do that, and is only marked as words once enough of it is there.
         """
@@ -299,7 +299,7 @@ class BlockChunker:
         return not rest or (len(rest) < 3 and rest[0] in "`~#>-+*")
 
     def _take(self, cut: int, fences: list[Fence] | None = None) -> list[ReplyBlock]:
-        """Takes a block off the buffer. A block that ends inside a fence is closed, and the rest reopens it."""
+        """Take a block off the buffer. A block that ends inside a fence is closed, and the rest reopens it."""
         fence = _inside(fences or [], cut)
         if fence is not None:
             return self._take_code(fence)
@@ -315,9 +315,9 @@ class BlockChunker:
         return self._moved_on(text, rest, "")
 
     def _take_code(self, fence: Fence) -> list[ReplyBlock]:
-        """Cuts a block of code: at a line end, with room for the closing line, and never inside that line."""
+        """Cut a block of code: at a line end, with room for the closing line, and never inside that line."""
         if self._buffer[: fence.start].strip() and fence.content + 2 + len(fence.close_line) > self._max:
-            return self._take(fence.start - 1)  # There is no room for code behind the words before it.
+            return self._take(fence.start - 1)  # The code does not fit after the words before it.
         room = max(self._max, len(fence.open_line) + len(fence.close_line) + 3) - len(fence.close_line)
         end = min(len(self._buffer), room)
         if fence.close < fence.end and fence.close <= end:
@@ -343,7 +343,7 @@ class BlockChunker:
 
 
 def _fences(buffer: str) -> list[Fence]:
-    """The fences of a text that goes on. One that is not closed yet has no end."""
+    """Return the fences of a text that goes on. One that is not closed yet has no end."""
     fences = find_fences(buffer)
     # Its closing line must have ended too: "```" may become the first half of "```py", which closes nothing.
     last = fences[-1] if fences else None
@@ -354,7 +354,7 @@ def _fences(buffer: str) -> list[Fence]:
 
 
 def _inside(fences: list[Fence], place: int) -> Fence | None:
-    """The fence that a cut at this place would break."""
+    """Return the fence that a cut at this place would break."""
     return next((fence for fence in fences if fence.start < place < fence.end), None)
 
 
@@ -373,7 +373,7 @@ class Coalescer:
         return self._waiting is not None
 
     def add(self, block: ReplyBlock) -> list[ReplyBlock]:
-        """The messages to send now."""
+        """Return the messages to send now."""
         if not block.text.strip():
             return []
         waiting = self._waiting

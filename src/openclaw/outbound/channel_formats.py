@@ -110,7 +110,7 @@ def render(markdown: str, format: str, *, tables: str | None = None) -> Rendered
 
 
 def measure(markdown: str, format: str, *, tables: str | None = None) -> int:
-    """The ``size`` of what ``render`` would give, without writing marks that do not count."""
+    """Return the ``size`` of what ``render`` would give, without writing marks that do not count."""
     known, text = _prepared(markdown, format, tables)
     if known == "telegram":
         return utf16_length(_telegram_document(text).text)
@@ -223,7 +223,7 @@ def _slack_url(url: str) -> str:
 
 
 def _slack_escaped(text: str) -> str:
-    """Escapes all but Slack's own mentions and addresses in angle brackets, and the marks of quoted lines."""
+    """Escape all but Slack's own mentions and addresses in angle brackets, and the marks of quoted lines."""
     if "<" not in text and ">" not in text and "&" not in text:
         return text
     pieces: list[str] = []
@@ -264,7 +264,7 @@ def _signal(markdown: str) -> Rendered:
 
 
 def _merged(ranges: Iterable[TextRange]) -> list[TextRange]:
-    """Joins ranges of one style that overlap or touch."""
+    """Join ranges of one style that overlap or touch."""
     kept: list[TextRange] = []
     for one in sorted(ranges, key=lambda one: (one.style, one.start, -one.length)):
         last = kept[-1] if kept else None
@@ -301,7 +301,7 @@ def _matrix(markdown: str) -> Rendered:
 
 
 def _harmless(children: Sequence[Token]) -> list[Token]:
-    """Shows pictures and unsafe links as text. A picture at another server would tell its owner who reads it."""
+    """Show pictures and unsafe links as text. A picture at another server would tell its owner who reads it."""
     from markdown_it.token import Token
 
     kept: list[Token] = []
@@ -415,7 +415,7 @@ def _woven(
     closing: Callable[[Span], str],
     escape: Callable[[str], str],
 ) -> str:
-    """Writes the marks of the spans into the text. Spans that overlap are closed and opened again, so all nest."""
+    """Write the marks of the spans into the text. Spans that overlap are closed and opened again, so all nest."""
     starts: dict[int, list[Span]] = {len(text): []}
     ends: dict[int, int] = {}
     kept = _distinct(spans)
@@ -455,7 +455,7 @@ def _woven_apart(
     closing: Callable[[Span], str],
     escape: Callable[[str], str],
 ) -> str:
-    """The same for spans of which none lies in another one, as in most texts."""
+    """Return the same for spans of which none lies in another one, as in most texts."""
     pieces: list[str] = []
     done = 0
     for span in spans:
@@ -465,7 +465,7 @@ def _woven_apart(
 
 
 def _distinct(spans: Iterable[Span]) -> list[Span]:
-    """Leaves out a style inside the same style. A heading counts as bold, because it is shown so."""
+    """Leave out a style inside the same style. A heading counts as bold, because it is shown so."""
     ends: dict[str, int] = {}
     kept: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end, _RANK[span.kind])):

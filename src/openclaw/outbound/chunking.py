@@ -89,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True):
     """The most lines. 0 means no limit."""
 
     def cut(self, text: str) -> list[str]:
-        """The text in parts that fit, with fences closed and opened again."""
+        """Return the text in parts that fit, with fences closed and opened again."""
         return chunk(text, self)
 
 
@@ -109,7 +109,7 @@ def limits_for(config: Config, channel: str, account_id: str | None = None) -> L
 
 
 def chunk(text: str, limits: Limits) -> list[str]:
-    """Cuts a text into parts within the limits. Blank text yields none.
+    """Cut a text into parts within the limits. Blank text yields none.
 
     With the mode ``newline`` each paragraph is a part, and long paragraphs are cut like all others.
     """
@@ -149,12 +149,12 @@ def _weigh(text: str, format: Format) -> int:
 
 
 def _size(text: str, limits: Limits) -> int:
-    """The exact length of a part as its channel counts it."""
+    """Return the exact length of a part as its channel counts it."""
     return measure(text, limits.format, tables=limits.tables)
 
 
 def _may_grow(text: str, format: Format) -> bool:
-    """Whether rendering may make a text longer than ``_longer_numbers`` says. It errs on the side of yes."""
+    """Return whether rendering may make a text longer than ``_longer_numbers`` says. It errs on the side of yes."""
     if may_have_tables(text):
         return True
     if format == "discord":
@@ -232,7 +232,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 
 def find_fences(text: str) -> list[Fence]:
-    """The fenced blocks of a text, also those inside lists and quotes, by the rules of CommonMark."""
+    """Return the fenced blocks of a text, also those inside lists and quotes, by the rules of CommonMark."""
     if "```" not in text and "~~~" not in text:
         return []
     offsets = [0]
@@ -268,7 +268,7 @@ def _fence(text: str, start: int, end: int, content: int, last_line: int, markup
 
 
 def _paragraphs(text: str) -> list[str]:
-    """The text between blank lines. Blank lines inside a block of code do not count."""
+    """Return the text between blank lines. Blank lines inside a block of code do not count."""
     fences = find_fences(text)
     starts = [fence.start for fence in fences]
     paragraphs: list[str] = []
@@ -321,7 +321,7 @@ class _Cutter:
         return parts
 
     def _with_room(self, text: str) -> tuple[str, list[Fence]]:
-        """The text without the fences that are too long for the limit, and the fences that stay."""
+        """Return the text without the fences that are too long for the limit, and the fences that stay."""
         fences = find_fences(text)
         if not fences:
             return text, fences
@@ -360,7 +360,7 @@ class _Cutter:
         return self._sizes[part]
 
     def _whole_rest(self, place: int) -> _Piece | None:
-        """The last part, if everything that is left fits into it."""
+        """Return the last part, if everything that is left fits into it."""
         length = len(self._text) - place
         if length > 2 * self._limits.text + 200:
             return None
@@ -397,7 +397,7 @@ class _Cutter:
     # Where to cut
 
     def _window(self, place: int, room: int, lines: int) -> int:
-        """The place behind the longest text that has room. At least one character has."""
+        """Return the place behind the longest text that has room. At least one character has."""
         text, room = self._text, max(1, room)
         end = min(len(text), place + room)
         if self._weigh(text[place:end]) > room:
@@ -422,7 +422,7 @@ class _Cutter:
         return max(1, lines - more - self._head.count("\n")) if lines else 0
 
     def _line_cut(self, place: int, end: int) -> int:
-        """The last line end before ``end`` that is in no block of code. -1: there is none."""
+        """Return the last line end before ``end`` that is in no block of code. -1: there is none."""
         if self._text[end : end + 1] == "\n" and self._limits.lines:
             end += 1
         cut = self._text.rfind("\n", place + 1, end)
@@ -438,7 +438,7 @@ class _Cutter:
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
     def _past_blank(self, place: int) -> int:
-        """The start of the next line that is not blank."""
+        """Return the start of the next line that is not blank."""
         text = self._text
         while place < len(text):
             end = text.find("\n", place)
@@ -461,7 +461,7 @@ class _Cutter:
     # Inside a block of code
 
     def _fence_piece(self, place: int, end: int, fence: Fence) -> _Piece:
-        """Cuts a block of code at a line end, or else anywhere, and closes it. The closing line itself is never cut."""
+        """Cut a block of code at a line end, or else anywhere, and closes it. The closing line itself is never cut."""
         text = self._text
         room = self._limits.text - self._weigh(self._head) - self._weigh(fence.close_line)
         end = min(end, self._window(place, room, self._most_lines(1)))
@@ -483,7 +483,7 @@ class _Cutter:
     # Inside a line
 
     def _long_line(self, place: int, end: int) -> _Piece:
-        """Cuts a line that is too long: between words, or else anywhere."""
+        """Cut a line that is too long: between words, or else anywhere."""
         far = place + 4 * self._limits.text + 2
         line_end = self._text.find("\n", place, far)
         line_end = min(len(self._text), far) if line_end < 0 else line_end
@@ -510,7 +510,7 @@ class _Cutter:
         return best
 
     def _size_of_line(self, part: str) -> int:
-        """The size, or a little more if the part is full enough even without its marks."""
+        """Return the size, or a little more if the part is full enough even without its marks."""
         weight = self._weigh(part) + _longer_numbers(part, self._format)
         if weight > self._limits.text or "](" in part or "<" in part or _may_grow(part, self._format):
             return self._size(part)
@@ -531,7 +531,7 @@ class _Cutter:
         return _Piece(part + closing, rest, opening)
 
     def _word_cut(self, place: int, end: int) -> int:
-        """The last white space outside of parentheses, or else the end of the last whole character."""
+        """Return the last white space outside of parentheses, or else the end of the last whole character."""
         text, depth, space = self._text, 0, -1
         for found in _SPACE_OR_BRACKET.finditer(text, place, end):
             char = found[0]
@@ -544,7 +544,7 @@ class _Cutter:
         return space if space > place else _character_end(text, place, end)
 
     def _marks_at(self, place: int, cut: int) -> tuple[str, str]:
-        """The marks that close the styles which are open at a cut, and those that open them again behind it."""
+        """Return the marks that close the styles which are open at a cut, and those that open them again behind it."""
         text = self._text
         if self._dense:
             return "", ""
@@ -563,7 +563,7 @@ class _Cutter:
 
 
 def _dedented(body: str, width: int) -> str:
-    """Takes up to ``width`` blanks off the start of each line, until a line has fewer."""
+    """Take up to ``width`` blanks off the start of each line, until a line has fewer."""
     if width <= 0:
         return body
     lines = body.split("\n")

@@ -52,7 +52,7 @@ LONGEST_RETRY_AFTER_S = 3600.0
 MAX_DOUBTS = 3
 """The part is given up when the Gateway has died this often while it sent it.
 
-A part that its platform left unanswered is no such part: it is tried until the platform answers or the part expires.
+This excludes a part that its platform left unanswered: it is retried until the platform answers or the part expires.
 """
 ASK_AGAIN_S = 20.0
 """A channel that left a part unanswered is asked this often whether it answers again."""
@@ -71,24 +71,24 @@ class Outlet(Protocol):
     """What the worker needs from the channels."""
 
     def ready(self, channel: str, route: Route) -> bool:
-        """Whether the channel can send now. If not, the part waits and no attempt is counted."""
+        """Return whether the channel can send now. If not, the part waits and no attempt is counted."""
         ...
 
     def idempotent(self, channel: str) -> bool:
-        """Whether the channel drops a second send with the same key."""
+        """Return whether the channel drops a second send with the same key."""
         ...
 
     async def answers(self, channel: str, route: Route) -> bool:
-        """Asks the channel's platform something harmless. False when no answer comes."""
+        """Ask the channel's platform something harmless. False when no answer comes."""
         ...
 
     async def send(self, channel: str, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
-        """Sends one part. Raises ``SendFailed``."""
+        """Send one part. Raises ``SendFailed``."""
         ...
 
 
 def destination_key(row: OutboxRow) -> DestinationKey:
-    """The conversation of a part. Parts of one conversation are delivered one after the other."""
+    """Return the conversation of a part. Parts of one conversation are delivered one after the other."""
     route = row.route
     return row.channel, route.account_id or "", route.to, str(route.thread_id or "")
 
@@ -99,8 +99,8 @@ def pause_s(doubts: int) -> float:
 
 
 def without_files(message: OutgoingMessage, why: str) -> str:
-    """The text of a message whose files are not sent."""
-    names = ", ".join(disarmed_name(one.file_name or "") or one.mime_type for one in message.media)
+    """Return the text of a message whose files are not sent."""
+    names = ", ".join(disarmed_name(item.file_name or "") or item.mime_type for item in message.media)
     note = f"⚠️ The file {names} was not sent: {shortened(why, LONGEST_REASON).rstrip('.')}."
     return f"{message.text}\n\n{note}" if message.text.strip() else note
 
@@ -140,7 +140,7 @@ class Delivery:
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
 
     def _now(self) -> int:
-        """The time of the wall clock at the start plus the time since.
+        """Return the time of the wall clock at the start plus the time since.
 
         Setting the wall clock later has no effect on it.
         """
@@ -151,11 +151,11 @@ class Delivery:
         return min(self._now(), self._clock.now_ms()) - row.created_at >= self._expiry_ms
 
     def wake(self) -> None:
-        """Makes the worker look at the outbox now, after a new part or when a channel has connected."""
+        """Make the worker look at the outbox now, after a new part or when a channel has connected."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Delivers until cancelled."""
+        """Deliver until cancelled."""
         await until_written(self._correct_times, self._clock.sleep, unknown_tries=FOREVER)
         while True:
             self._woken.clear()
@@ -168,7 +168,7 @@ class Delivery:
             await wait_within(self._woken, wait_s, self._clock)
 
     async def stop(self, timeout_s: float = SETTLE_S) -> None:
-        """Waits for sends under way and cancels those that take too long. They are in doubt after the next start."""
+        """Wait for sends under way and cancels those that take too long. They are in doubt after the next start."""
         tasks = list(self._busy.values())
         if not tasks:
             return
@@ -178,7 +178,7 @@ class Delivery:
         await asyncio.gather(*pending, return_exceptions=True)
 
     async def deliver_due(self) -> int:
-        """Starts the delivery of every conversation that has a due part and is not being served.
+        """Start the delivery of every conversation that has a due part and is not being served.
 
         It returns the time up to which it looked.
         """
@@ -200,33 +200,33 @@ class Delivery:
         return now
 
     async def _due(self, until: int) -> tuple[list[OutboxRow], bool]:
-        """Returns our parts that are due until then, and whether there may be more.
+        """Return our parts that are due until then, and whether there may be more.
 
         When it finds new parts of other nodes, it tells them to look.
         """
         limit = BATCH
         while True:
-            found = await self._ledger.outbox_due(until, limit)
+            result = await self._ledger.outbox_due(until, limit)
             if self._is_ours is None:
-                return found, len(found) == limit
-            ours = [row for row in found if self._is_ours(row.channel, row.route)]
-            if ours or len(found) < limit or limit >= MOST_LOOKED_AT:
+                return result, len(result) == limit
+            ours = [row for row in result if self._is_ours(row.channel, row.route)]
+            if ours or len(result) < limit or limit >= MOST_LOOKED_AT:
                 break
             limit *= 4
-        newest = max((row.id for row in found), default=0)
-        if len(ours) < len(found) and newest > self._told_up_to:
+        newest = max((row.id for row in result), default=0)
+        if len(ours) < len(result) and newest > self._told_up_to:
             self._told_up_to = newest
             self._tell_others()
-        return ours, len(found) == limit
+        return ours, len(result) == limit
 
     async def leave(self, serves: Callable[[str, str], bool]) -> None:
-        """Waits for what is being sent through accounts, given by channel and account id, that go to another node."""
+        """Wait for what is being sent through accounts, given by channel and account id, that go to another node."""
         tasks = [task for key, task in self._busy.items() if serves(key[0], key[1])]
         if tasks:
             await asyncio.wait(tasks, timeout=SETTLE_S)
 
     async def wait(self, ledger_id: int, timeout_s: float) -> list[OutboxRow]:
-        """Waits until all parts of a message have ended or the time is over, and returns the parts."""
+        """Wait until all parts of a message have ended or the time is over, and return the parts."""
         changed = asyncio.Event()
         waiters = self._waiters.setdefault(ledger_id, set())
         waiters.add(changed)
@@ -247,20 +247,20 @@ class Delivery:
         return await self._ledger.outbox_of(ledger_id)
 
     async def again(self, rows: Sequence[OutboxRow]) -> int:
-        """Tries parts anew that were given up. Returns their number."""
+        """Retry parts that were given up. Returns their number."""
         number = await self._ledger.outbox_retry([row.id for row in rows if row.state == "dead"])
         self.wake()
         return number
 
     async def drop(self, rows: Sequence[OutboxRow]) -> int:
-        """Gives up parts that wait. Returns their number, without those that are being sent this moment."""
+        """Give up parts that wait. Returns their number, without those that are being sent this moment."""
         waiting = [row for row in rows if row.state == "pending"]
         for row in waiting:
             await self._end(row, "dead", error=row.error, doubts=row.doubts, code=DeliveryCode.DROPPED)
         return len(waiting)
 
     async def drain(self) -> None:
-        """Waits for the deliveries under way."""
+        """Wait for the deliveries under way."""
         while self._busy:
             await asyncio.gather(*self._busy.values())
 
@@ -277,7 +277,7 @@ class Delivery:
         task.add_done_callback(done)
 
     async def _deliver_to(self, first: OutboxRow) -> None:
-        """Sends what waits for the conversation of the part, in order, until one has to wait for another attempt."""
+        """Send what waits for the conversation of the part, in order, until one has to wait for another attempt."""
         dead_messages: set[int] = set()
         while True:
             try:
@@ -359,7 +359,7 @@ class Delivery:
     async def _without_files(
         self, row: OutboxRow, message: OutgoingMessage, failure: SendFailed, doubts: int
     ) -> Outcome:
-        """Sends the words of a message whose file the platform does not take, and says so.
+        """Send the words of a message whose file the platform does not take, and say so.
 
         Otherwise the file would take the words, and the rest of the reply, with it.
         """
@@ -381,7 +381,7 @@ class Delivery:
         answered_errors: int | None = None,
         code: DeliveryCode | None = None,
     ) -> Literal["later"]:
-        """Lets the part, and what follows it in its conversation, wait for another try."""
+        """Let the part, and what follows it in its conversation, wait for another try."""
         until = self._now() + int(delay_s * 1000)
         await self._mark(
             row, "pending", next_at=until, error=error, doubts=doubts, answered_errors=answered_errors, code=code
@@ -418,8 +418,8 @@ class Delivery:
             log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, problem)
         else:
             fields = {"messageId": row.ledger_id, "runId": row.run_id}
-            told = "message %d: part %d of its reply was delivered to %s"
-            log.info(told, row.ledger_id, row.part, row.channel, extra={"fields": fields})
+            details = "message %d: part %d of its reply was delivered to %s"
+            log.info(details, row.ledger_id, row.part, row.channel, extra={"fields": fields})
         for waiter in self._waiters.get(row.ledger_id, ()):
             waiter.set()
         return state
@@ -436,7 +436,7 @@ class Delivery:
         code: DeliveryCode | None = None,
         message_id: str = "",
     ) -> bool:
-        """Writes the state of a part and tries again until it is written, so that no sent part is sent again.
+        """Write the state of a part and tries again until it is written, so that no sent part is sent again.
 
         Counts and a code that are not given stay as they are.
         """
@@ -458,17 +458,19 @@ class Delivery:
     # Waiting
 
     async def _wait_for_channel(self, row: OutboxRow, *, full: bool) -> None:
-        """Leaves the parts of a conversation pending until their channel can send. Parts that are too old expire."""
+        """Leave the parts of a conversation pending until their channel can send. Parts that are too old expire."""
         if self._is_too_old(row):
-            while expired := [one for one in await self._ledger.outbox_waiting(row.id, BATCH) if self._is_too_old(one)]:
-                for one in expired:
-                    await self._expire(one)
+            while expired := [
+                item for item in await self._ledger.outbox_waiting(row.id, BATCH) if self._is_too_old(item)
+            ]:
+                for item in expired:
+                    await self._expire(item)
         elif full:
             # The batch is full. This part waits a while, so that the next batch has parts for other channels.
             await self._mark(row, "pending", next_at=self._now() + int(SETTLE_S * 1000), error=row.error)
 
     async def _correct_times(self) -> None:
-        """Shortens the waits of parts that were written when the clock was ahead."""
+        """Shorten the waits of parts that were written when the clock was ahead."""
         for row in (await self._due(FOR_EVER))[0]:
             longest = self._now() + int(max(LONGEST_RETRY_AFTER_S, pause_s(row.doubts)) * 1000)
             if row.next_at > longest:

@@ -72,7 +72,7 @@ def short_model(model: str) -> str:
 
 
 def response_prefix(config: Config, channel: str, account_id: str | None, speaker: Speaker) -> str:
-    """The prefix of the account, or else of all messages. Empty means none, also where ``""`` is configured."""
+    """Return the prefix of the account, or else of all messages. Empty means none, also where ``""`` is configured."""
     account = account_settings(config, channel, account_id)
     own = account.response_prefix if account is not None else None
     template = own if own is not None else config.messages.response_prefix
@@ -97,7 +97,7 @@ def _filled(template: str, speaker: Speaker, name: str) -> str:
         "identityname": name,
     }
     # What is unknown stays as it is written, so that the owner sees what is wrong.
-    return _VARIABLE.sub(lambda found: values.get(found[1].lower()) or found[0], template)
+    return _VARIABLE.sub(lambda result: values.get(result[1].lower()) or result[0], template)
 
 
 def prefixed(text: str, prefix: str) -> str:
@@ -127,7 +127,7 @@ class Button(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 
     text: str
     data: str = ""
-    """What comes in as a message when somebody presses it. Empty means ``text``."""
+    """The message that a press submits. Empty means ``text``."""
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -208,13 +208,13 @@ class ReplyShape(msgspec.Struct, frozen=True, kw_only=True):
         return low + int(chance() * (high - low + 1)) if high else 0
 
     def quoted(self, route: Route, reply_to: str, earlier: int) -> str:
-        """The id that the next text quotes. ``earlier`` counts the messages that were sent before it."""
+        """Return the id that the next text quotes. ``earlier`` counts the messages that were sent before it."""
         if self.quotes == "off" and not (self.in_threads and reply_to):
             return ""
         if self.quotes == "first" and earlier:
             return ""
-        wanted = reply_to or (CURRENT if self.unasked else "")
-        return route.reply_to_id if wanted == CURRENT else wanted
+        requested = reply_to or (CURRENT if self.unasked else "")
+        return route.reply_to_id if requested == CURRENT else requested
 
 
 def reply_shape(config: Config, route: Route, speaker: Speaker) -> ReplyShape:
@@ -238,7 +238,7 @@ def reply_shape(config: Config, route: Route, speaker: Speaker) -> ReplyShape:
 
 
 def _slack_mode(account: SlackAccount, session_key: str) -> QuoteMode | None:
-    """What is configured for this kind of chat, or else for the account."""
+    """Return the mode for this kind of chat, else the account's."""
     modes = account.reply_to_mode_by_chat_type
     match chat_type_of(session_key):
         case "channel":
@@ -258,7 +258,7 @@ def parts_for(
     *,
     first: int = 0,
 ) -> list[OutboxPart]:
-    """The messages to deliver, in order. Blank text yields no message.
+    """Return the messages to deliver, in order. Blank text yields no message.
 
     A text may be a block of a reply, so it is not examined for silence: only a whole reply can be silent.
 
@@ -276,13 +276,13 @@ def parts_for(
             quoted = shape.quoted(route, reply_to, first + len(parts)) or None
             chunks = shape.limits.cut(prefixed(text.strip(), shape.prefix))
             parts += [
-                OutgoingMessage(text=chunk, reply_to_id=quoted if place == 0 or shape.every_part else None)
-                for place, chunk in enumerate(chunks)
+                OutgoingMessage(text=chunk, reply_to_id=quoted if position == 0 or shape.every_part else None)
+                for position, chunk in enumerate(chunks)
             ]
     channel = route.channel
     if media:
         beside = (shape.quoted(route, reply_to, first) or None) if shape.every_part else None
-        files = [OutgoingMessage(media=(one,), reply_to_id=beside) for one in media]
+        files = [OutgoingMessage(media=(item,), reply_to_id=beside) for item in media]
         short = bool(parts) and len(parts[0].text) <= LONGEST_CAPTION
         if short and channel in CAPTIONED and not media[0].mime_type.startswith("audio/"):
             parts[0] = msgspec.structs.replace(parts[0], media=tuple(media[:1]))
@@ -299,7 +299,7 @@ def parts_for(
 
 
 def failure_notice(error: str | None) -> str:
-    """The notice that a person on a channel gets when a run failed."""
+    """Return the notice that a person on a channel gets when a run failed."""
     return f"⚠️ {(error or 'Something went wrong while answering.').strip()}"
 
 
@@ -318,10 +318,10 @@ def messaged_here(event: Event) -> str | None:
 
 
 def is_repeated(text: str, messaged: Sequence[str]) -> bool:
-    """Whether the agent has said this already with the tool, or more, or less."""
-    said = _plain(text) if messaged else ""
-    return len(said) >= LEAST_REPEATED and any(
-        said in other or other in said for other in map(_plain, messaged) if len(other) >= LEAST_REPEATED
+    """Return whether the agent has said this already with the tool, or more, or less."""
+    reply = _plain(text) if messaged else ""
+    return len(reply) >= LEAST_REPEATED and any(
+        reply in other or other in reply for other in map(_plain, messaged) if len(other) >= LEAST_REPEATED
     )
 
 
@@ -347,7 +347,7 @@ def token_count(count: int | None) -> str:
 
 
 def cache_share(read: int, written: int, fresh: int) -> str | None:
-    """The share of the prompt that came from the provider's cache. None if it has no cache or does not tell."""
+    """Return the share of the prompt that came from the provider's cache. None if it has no cache or does not tell."""
     if not read and not written:
         return None
     return f"{math.floor(100 * read / (read + written + fresh) + 0.5)}%"
@@ -358,7 +358,7 @@ def money(dollars: float) -> str:
 
 
 def usage_footer(mode: str | None, usage: Usage | None, session_key: str, *, priced: bool) -> str:
-    """The line that is shown under a reply and not stored. Empty if it is off or nothing was counted.
+    """Return the line that is shown under a reply and not stored. Empty if it is off or nothing was counted.
 
     ``priced`` says that the price of the model is known.
     """

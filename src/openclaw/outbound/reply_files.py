@@ -45,15 +45,15 @@ class Files(msgspec.Struct, frozen=True):
     """A sentence for each file that is not sent."""
 
     def spoken(self) -> Files:
-        """The same files, with sound as voice messages."""
+        """Return the same files, with sound as voice messages."""
         media = (
-            msgspec.structs.replace(one, voice=True) if one.mime_type.startswith("audio/") else one
-            for one in self.media
+            msgspec.structs.replace(item, voice=True) if item.mime_type.startswith("audio/") else item
+            for item in self.media
         )
         return Files(tuple(media), self.notes)
 
     def under(self, text: str) -> str:
-        """A text with the notes below it, as people get it."""
+        """Return a text with the notes below it, as people get it."""
         return "\n\n".join(part for part in (text, *(f"⚠️ {note}" for note in self.notes)) if part)
 
 
@@ -83,7 +83,7 @@ def size_limit(config: Config, channel: str, account_id: str | None) -> SizeLimi
 
 
 async def within(data: bytes, mime_type: str, name: str, limit: SizeLimit) -> tuple[bytes, str, str]:
-    """A file that may be sent: its bytes, its type and its name. A large picture is made smaller.
+    """Return a file that may be sent: its bytes, its type and its name. A large picture is made smaller.
 
     Raises ``Unsendable`` if it is too large.
     """
@@ -108,20 +108,22 @@ async def reply_files(
     *,
     skip: int = 0,
 ) -> Files:
-    """Stores the files that an answer names. ``opener`` None: the session may not read files.
+    """Store the files that an answer names. ``opener`` None: the session may not read files.
 
     ``skip`` is the number of files at the beginning that were sent before.
 
-    What cannot be read becomes a note, so that the words of the answer are delivered all the same. Raises ``OSError``
+    A note replaces an unreadable file, so that the text is delivered all the same. Raises ``OSError``
     if the disk does not take a file.
     """
-    wanted = list(dict.fromkeys(addresses))
+    requested = list(dict.fromkeys(addresses))
     free = asyncio.Semaphore(AT_ONCE)
-    made = await asyncio.gather(*(_stored(address, blobs, opener, limit, free) for address in wanted[skip:MOST_FILES]))
-    notes = [one for one in made if isinstance(one, str)]
-    if (more := len(wanted) - MOST_FILES) > 0:
+    made = await asyncio.gather(
+        *(_stored(address, blobs, opener, limit, free) for address in requested[skip:MOST_FILES])
+    )
+    notes = [item for item in made if isinstance(item, str)]
+    if (more := len(requested) - MOST_FILES) > 0:
         notes.append(f"{more} more files were not sent: at most {MOST_FILES} go with one answer.")
-    return Files(tuple(one for one in made if isinstance(one, MediaRef)), tuple(notes))
+    return Files(tuple(item for item in made if isinstance(item, MediaRef)), tuple(notes))
 
 
 async def _stored(
@@ -185,10 +187,10 @@ async def workspace_file(
     return data, name, content_type(data, mimetypes.guess_type(name)[0] or "")
 
 
-def said_in(result: Mapping[str, Any] | None) -> str:
+def result_text(result: Mapping[str, Any] | None) -> str:
     """What a run said, by the result that the ledger keeps, for readers who get text alone."""
-    found = result or {}
-    parts = (str(found.get("text") or ""), file_lines(found.get("media") or ()))
+    results = result or {}
+    parts = (str(results.get("text") or ""), file_lines(results.get("media") or ()))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -198,6 +200,6 @@ def file_lines(addresses: Sequence[str]) -> str:
 
 
 def shown_name(address: str) -> str:
-    """The name of a file in a sentence for people."""
+    """Return the name of a file in a sentence for people."""
     name = unquote(urlsplit(address).path) if is_web(address) else address
     return disarmed_name(name.rpartition("/")[2][-80:]) or "of the answer"

@@ -46,7 +46,7 @@ End = Literal["NO_REPLY", "HEARTBEAT_OK", "REPLY_SKIP", "ANNOUNCE_SKIP"]
 class SilenceGate:
     """Releases text as soon as it can no longer be part of a token. White space at both ends is dropped.
 
-    ``ack_max_chars`` is for heartbeat runs: ``HEARTBEAT_OK`` with at most that many more characters is silence, too.
+    ``ack_max_chars`` is for heartbeat runs: ``HEARTBEAT_OK`` with at most that many more characters is silence as well.
     Then nothing is released before the end.
     """
 
@@ -67,13 +67,13 @@ class SilenceGate:
         return self._release() if self._ack_max_chars is None else ""
 
     def close(self, *, complete: bool = True) -> str:
-        """Returns the rest. If the text was cut off, an unfinished token is dropped."""
+        """Return the rest. If the text was cut off, an unfinished token is dropped."""
         if self.silent is not None:
             return ""
-        said = ""
+        reply = ""
         if self._ack_max_chars is not None:  # In other runs the text was released as it came.
             self._held = _ACK_IN_TAGS.sub(HEARTBEAT_OK, self._held)
-            said = self._release()
+            reply = self._release()
         if not complete:
             rest = ""
         elif self._speaking:
@@ -81,22 +81,22 @@ class SilenceGate:
         else:
             rest = self._settle_beginning()
         self._held = ""
-        said += rest
-        if self._ack_max_chars is not None and self._acknowledged and len(said) <= self._ack_max_chars:
-            self.silent, said = HEARTBEAT_OK, ""
-        return said
+        reply += rest
+        if self._ack_max_chars is not None and self._acknowledged and len(reply) <= self._ack_max_chars:
+            self.silent, reply = HEARTBEAT_OK, ""
+        return reply
 
     def _release(self) -> str:
         if not self._speaking and not self._begin():
             return ""
         floor = len(self._before)
         hold = hold_from(self._before + self._held, floor) - floor
-        said, self._held = self._held[:hold], self._held[hold:]
-        self._before = said[-1:] or self._before
-        return said
+        reply, self._held = self._held[:hold], self._held[hold:]
+        self._before = reply[-1:] or self._before
+        return reply
 
     def _begin(self) -> bool:
-        """Whether it is certain that the text says something."""
+        """Return whether it is certain that the text says something."""
         while True:
             self._held = self._held.lstrip()
             if not self._held:
@@ -121,7 +121,7 @@ class SilenceGate:
         return True
 
     def _settle_beginning(self) -> str:
-        """Decides at the end of a text that has not been certain to say something."""
+        """Decide at the end of a text that has not been certain to say something."""
         if (whole := self._held.strip()) == REPLY_SKIP or whole == ANNOUNCE_SKIP:
             self.silent = whole
             return ""
@@ -134,23 +134,23 @@ class SilenceGate:
         return self._without_tokens()
 
     def _without_tokens(self) -> str:
-        """The held text without the tokens at its end."""
+        """Return the held text without the tokens at its end."""
         text, floor = self._before + self._held, len(self._before)
         end = len(text)
-        while (found := _ending_token(text, floor, end)) is not None:
-            end, token = found
+        while (result := _ending_token(text, floor, end)) is not None:
+            end, token = result
             self._acknowledged = self._acknowledged or token == HEARTBEAT_OK
         return text[floor:end].rstrip()
 
 
 def _may_be_whole(text: str) -> bool:
-    """Whether the text is the beginning of a token that counts only alone."""
+    """Return whether the text is the beginning of a token that counts only alone."""
     words = text.rstrip()
     return any(token.startswith(words) for token in WHOLE_ANSWERS)
 
 
 def is_silent(text: str) -> bool:
-    """Whether a whole text means silence."""
+    """Return whether a whole text means silence."""
     gate = SilenceGate()
     gate.feed(text)
     gate.close()
@@ -158,7 +158,7 @@ def is_silent(text: str) -> bool:
 
 
 def hold_from(text: str, floor: int = 0) -> int:
-    """The position from which on the text may turn out to be a token at the end, or white space.
+    """Return the position from which on the text may turn out to be a token at the end, or white space.
 
     The text before ``floor`` has been released already. It only tells whether a word continues.
     """
@@ -171,30 +171,30 @@ def hold_from(text: str, floor: int = 0) -> int:
     start = _with_markup(text, floor, end - _begun_token(text, floor))
     if start is not None:
         end = start
-    while (found := _ending_token(text, floor, end)) is not None:
-        end = found[0]
+    while (result := _ending_token(text, floor, end)) is not None:
+        end = result[0]
     return floor + len(text[floor:end].rstrip())
 
 
 def _begun_token(text: str, floor: int) -> int:
-    """The length of the possible beginning of a token at the end of the text."""
+    """Return the length of the possible beginning of a token at the end of the text."""
     if not text.endswith(_PREFIXES, floor):
         return 0
     return next(len(prefix) for prefix in _PREFIXES if text.endswith(prefix, floor))
 
 
 def _ending_token(text: str, floor: int, end: int) -> tuple[int, str] | None:
-    """The token at the end of the text, and the position where it begins with its quotes and markup."""
+    """Return the token at the end of the text, and the position where it begins with its quotes and markup."""
     no_reply, ok = text.rfind(NO_REPLY, floor, end), text.rfind(HEARTBEAT_OK, floor, end)
-    place, token = (no_reply, NO_REPLY) if no_reply > ok else (ok, HEARTBEAT_OK)
-    if place < 0 or not _AFTER_TOKEN.match(text[place + len(token) : end]):
+    position, token = (no_reply, NO_REPLY) if no_reply > ok else (ok, HEARTBEAT_OK)
+    if position < 0 or not _AFTER_TOKEN.match(text[position + len(token) : end]):
         return None
-    start = _with_markup(text, floor, place)
+    start = _with_markup(text, floor, position)
     return None if start is None else (start, token)
 
 
 def _with_markup(text: str, floor: int, place: int) -> int | None:
-    """The position where the quotes and markup before this place begin. None if the place is inside a word."""
+    """Return the position where the quotes and markup before this place begin. None if the place is inside a word."""
     start = place
     while start > floor and text[start - 1] in _MARKUP_WITHOUT_CODE:
         begin = start - 1

@@ -3,7 +3,7 @@
 Each block is an outbox part that is stored before it is sent. It says how far it goes in its answer. So the end of the
 run sends only the rest, and after a crash the blocks that were stored are not sent again. The finished reply is sent
 like any other. Only the newest state of a draft matters: states that come faster than the channel takes them are left
-out. In sessions with ``/verbose`` people on a channel are told of the tools that the agent uses.
+out. In sessions with ``/verbose`` people on a channel see the tools that the agent uses.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ ANSWERS_PER_ATTEMPT = 1000
 
 def stored_refs(rows: Sequence[OutboxRow]) -> list[BlockRef]:
     """How far the blocks go that are already in the outbox, in order."""
-    found: list[BlockRef] = []
+    matches: list[BlockRef] = []
     for row in rows:
         if (written := row.payload.get("block")) is not None:
             try:
-                found.append(msgspec.convert(written, BlockRef))
+                matches.append(msgspec.convert(written, BlockRef))
             except msgspec.ValidationError:
                 log.warning("part %d of %s does not say how far it goes", row.part, row.run_id)
-    return found
+    return matches
 
 
 class ReplyStream:
@@ -114,14 +114,14 @@ class ReplyStream:
             self._task = asyncio.create_task(self._work(), name=f"reply stream {self._row.run_id}")
 
     async def settle(self) -> None:
-        """Stores what is complete so far, and nothing after it."""
+        """Store what is complete so far, and nothing after it."""
         self._settling = True
         self._woken.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def stop(self) -> None:
-        """Sends nothing more, because somebody stopped the run."""
+        """Send nothing more, because somebody stopped the run."""
         self._settling = True
         self._events.clear()
         self._woken.set()
@@ -180,13 +180,13 @@ class ReplyStream:
             case _:
                 if isinstance(event, ToolStarted):
                     await self._send(self._coalescer.flush())
-                if (said := messaged_here(event)) is not None:
-                    self._messaged = [*self._messaged, said][-MOST_REMEMBERED:]
+                if (reply := messaged_here(event)) is not None:
+                    self._messaged = [*self._messaged, reply][-MOST_REMEMBERED:]
                 if text := self._notice(event):
                     await self._store(parts_for(self._row.route, [text], self._shape()))
 
     async def _sections(self) -> None:
-        """Takes in what was said. Files are sent where they stand, with the words before them."""
+        """Process an event. Files are sent where they stand, with the words before them."""
         sections, self._later = self._later, []
         for section in sections:
             self._chunker.feed(section.text)
@@ -198,7 +198,7 @@ class ReplyStream:
                 await self._files_of(section.files, blocks[-1] if blocks else None)
 
     async def _files_of(self, addresses: Sequence[str], block: ReplyBlock | None) -> None:
-        """Sends files with the block before them.
+        """Send files with the block before them.
 
         Sound waits for the end of the answer, which may still say that it is a voice message, and so do the files
         behind it.
@@ -291,7 +291,7 @@ class _Answer:
         *,
         complete: bool = False,
     ) -> list[AnswerSection]:
-        """What is to be sent, without what blocks of an earlier attempt have said."""
+        """Return the text to send, without what blocks of an earlier attempt contained."""
         self._read += delta
         for address in media:
             self._named.setdefault(address, self._end + len(self._read))
@@ -301,8 +301,8 @@ class _Answer:
             if not complete and (ahead > len(self._read) or (behind and ahead == len(self._read))):
                 self.waits = True
                 return []
-            known = ahead < 0 or (ahead == 0 and first.files <= self.files)
-            if known or behind or ahead > len(self._read):
+            existing = ahead < 0 or (ahead == 0 and first.files <= self.files)
+            if existing or behind or ahead > len(self._read):
                 break
             if self._digest(self._read[:ahead], first.files) != first.digest:
                 break
@@ -317,13 +317,13 @@ class _Answer:
     def _sections(self) -> list[AnswerSection]:
         sections: list[AnswerSection] = []
         # The end of the run says how many more files there are than are sent.
-        for address, place in list(self._named.items())[self._files_given : MOST_FILES]:
-            place = max(place, self._given)
-            if sections and place == self._given:
+        for address, position in list(self._named.items())[self._files_given : MOST_FILES]:
+            position = max(position, self._given)
+            if sections and position == self._given:
                 sections[-1] = AnswerSection(sections[-1].text, (*sections[-1].files, address))
             else:
-                sections.append(AnswerSection(self._read[self._given - self._end : place - self._end], (address,)))
-            self._given = place
+                sections.append(AnswerSection(self._read[self._given - self._end : position - self._end], (address,)))
+            self._given = position
             self._files_given += 1
         if text := self._read[self._given - self._end :]:
             sections.append(AnswerSection(text))
@@ -331,7 +331,7 @@ class _Answer:
         return sections
 
     def reference(self, head: str) -> BlockRef:
-        """Says how far the answer was sent."""
+        """Report how far the answer was sent."""
         digest = self._digest("", self.files)
         return BlockRef(answer=self.number, end=self._end, digest=digest, head=head, files=self.files)
 
@@ -399,7 +399,7 @@ class DraftStream:
             self._task = asyncio.create_task(self._work(), name="draft")
 
     async def end(self) -> None:
-        """Takes the draft away. Nothing is shown after that."""
+        """Take the draft away. Nothing is shown after that."""
         self._ended = True
         self._woken.set()
         if self._task is not None:
@@ -450,7 +450,7 @@ _TELLING = ("command", "path", "file_path", "url", "query", "action", "name", "t
 
 
 def run_notice(event: Event, verbose: str) -> str:
-    """The notice about an event of a run. Empty if there is none at this level (``off``, ``on`` or ``full``)."""
+    """Return the notice about an event of a run. Empty if there is none at this level (``off``, ``on`` or ``full``)."""
     if verbose not in ("on", "full"):
         return ""
     match event:
@@ -468,11 +468,11 @@ def run_notice(event: Event, verbose: str) -> str:
 def tool_summary(name: str, arguments: dict[str, Any]) -> str:
     """``📖 Read: `notes.md```"""
     label = name.replace("_", " ").capitalize()
-    said = next((arguments[key] for key in _TELLING if isinstance(arguments.get(key), str) and arguments[key]), "")
-    meta = shortened(redact(str(said)), _META).replace("`", "'")
+    reply = next((arguments[key] for key in _TELLING if isinstance(arguments.get(key), str) and arguments[key]), "")
+    meta = shortened(redact(str(reply)), _META).replace("`", "'")
     flags = [flag for flag in ("elevated", "pty") if name == "exec" and arguments.get(flag) is True]
-    told = " · ".join([*flags, f"`{meta}`"]) if meta else ""
-    return f"{_EMOJI.get(name, '🧩')} {label}" + (f": {told}" if told else "")
+    details = " · ".join([*flags, f"`{meta}`"]) if meta else ""
+    return f"{_EMOJI.get(name, '🧩')} {label}" + (f": {details}" if details else "")
 
 
 def _fenced(text: str) -> str:

@@ -44,7 +44,7 @@ from openclaw.scheduler.jobs import (
     with_next_run,
 )
 from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
-from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, said_nothing
+from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, Status, TurnOutcome, has_no_reply
 from openclaw.sessions.entry import BLOCKED, last_route
 from openclaw.sessions.keys import SessionRef, is_cron_run_alias, kind_of
 from openclaw.sessions.reset import transcript_ref
@@ -83,7 +83,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cron:
-    """Runs the scheduled jobs when they are due, and answers what clients ask about them."""
+    """Runs the scheduled jobs when they are due, and answer what clients ask about them."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Cron:
         self._publish = publish
         self._runtime = turns.runtime
         self._switched_off = switched_off
-        place = jobs_place(documents, self._config.cron.store)
-        self._store = JobStore(place.documents, place.jobs, self._runtime.clock)
-        self.history = History(place.documents, place.histories)
+        position = jobs_place(documents, self._config.cron.store)
+        self._store = JobStore(position.documents, position.jobs, self._runtime.clock)
+        self.history = History(position.documents, position.histories)
         self._active: dict[str, asyncio.Task[Finished]] = {}
         """The jobs under way, by id."""
         self.resumed: set[str] = set()
@@ -127,13 +127,13 @@ class Cron:
     # Start and stop
 
     async def start(self) -> None:
-        """Goes on with what the last Gateway left, then waits for due moments."""
-        await self._look()
+        """Resume what the last Gateway left, then wait for due moments."""
+        await self._check()
         if self.enabled:
             self._resume()
-        self._loop = asyncio.create_task(self._keep_looking(), name="cron")
+        self._loop = asyncio.create_task(self._check_repeatedly(), name="cron")
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Somebody else may have changed the jobs."""
         self._changed.set()
 
@@ -150,8 +150,8 @@ class Cron:
         self._active.clear()
         self._loop = None
 
-    async def _look(self) -> None:
-        """Reads jobs that somebody wrote into the list. If it cannot be read, what is known stays."""
+    async def _check(self) -> None:
+        """Read jobs that somebody wrote into the list. If it cannot be read, what is known stays."""
         try:
             await self._store.refresh()
         except (OSError, JobError) as problem:
@@ -165,7 +165,7 @@ class Cron:
                 self.resumed.add(run_id)
                 self._begin(job_id, due, run_id, began=int(state["runningAtMs"]))
 
-    async def _keep_looking(self) -> None:
+    async def _check_repeatedly(self) -> None:
         while True:
             pause = LONGEST_SLEEP_S
             try:
@@ -190,11 +190,11 @@ class Cron:
         return _next_moment(job)
 
     async def _run_due(self) -> None:
-        """Begins the jobs that are due. None begins while the list cannot be read, because that could not be noted."""
+        """Begin the jobs that are due. None begins while the list cannot be read, because that could not be noted."""
         await self._store.refresh()
         now = self._now()
         if now < self._last_look - JUMP_MS:
-            log.warning("the clock went back; the next runs of scheduled jobs are worked out anew")
+            log.warning("the clock went back; the next runs of scheduled jobs are computed again")
             last_look = self._last_look
             await self._store.change(lambda jobs: self._recompute(jobs, now, last_look))
         self._last_look = now
@@ -240,13 +240,13 @@ class Cron:
                 # It waited for a slot meanwhile.
                 return Finished(status="skipped", error="the job was switched off or put off")
             faults.point("cron.due")
-            known = await self.history.of_run(job_id, run_id)
-            if known is not None and job["state"].get("runId") != run_id:
+            existing = await self.history.of_run(job_id, run_id)
+            if existing is not None and job["state"].get("runId") != run_id:
                 # The moment has been before: the clock was set back.
                 upcoming = next_run(job["schedule"], max(self._now(), due + 1), created_ms=job.get("createdAtMs", 0))
                 await self._note(job_id, nextRunAtMs=upcoming)
                 return Finished(status="skipped", error="the moment has been before")
-            if known is None:
+            if existing is None:
                 if began is None:
                     began = self._now()
                     await self._note(job_id, runningAtMs=began, dueAtMs=due, runId=run_id)
@@ -260,11 +260,11 @@ class Cron:
                 faults.point("cron.ended")
             else:
                 finished = Finished(
-                    status=known.get("status", "ok"),
-                    error=str(known.get("error") or ""),
-                    summary=str(known.get("summary") or ""),
+                    status=existing.get("status", "ok"),
+                    error=str(existing.get("error") or ""),
+                    summary=str(existing.get("summary") or ""),
                 )
-            await self._settle(job_id, due, run_id, began, finished, logged=known)
+            await self._settle(job_id, due, run_id, began, finished, logged=existing)
             return finished
 
     def _slot(self) -> asyncio.Semaphore:
@@ -319,8 +319,8 @@ class Cron:
     async def _announce(
         self, delivery: Job, agent_id: str, session: SessionRef, run_id: str, outcome: TurnOutcome
     ) -> str:
-        """Delivers the answer. Returns why it could not be, unless the job does not mind."""
-        if outcome.status != "ok" or said_nothing(outcome):
+        """Deliver the answer. Returns why it could not be, unless the job does not mind."""
+        if outcome.status != "ok" or has_no_reply(outcome):
             return ""
         target = await self._turns.target(
             agent_id, delivery.get("channel"), delivery.get("to"), delivery.get("accountId")
@@ -334,7 +334,7 @@ class Cron:
         return "" if delivery.get("bestEffort") else BLOCKED
 
     async def _execute_main(self, job: Job, agent_id: str, text: str, run_id: str) -> Finished:
-        """Tells the agent's main session, and with ``wakeMode`` now lets it answer at once."""
+        """Notify the agent's main session, and with ``wakeMode`` now lets it answer at once."""
         main = self._turns.main_session(agent_id)
         self._runtime.notes.put(main.key, text, id=run_id, wake=job.get("wakeMode") != "next-heartbeat")
         await self._synced()
@@ -356,15 +356,15 @@ class Cron:
     async def _settle(
         self, job_id: str, due: int, run_id: str, began: int | None, finished: Finished, logged: Job | None
     ) -> None:
-        """Writes the history, then the job's state. Everybody is told once both are on disk."""
+        """Write the history, then the job's state. Clients are notified once both are on disk."""
         now = self._now()
         began = began if began is not None else now
         job = self._store.jobs.get(job_id)
         after = _after_run(job, due, began, now, finished) if job is not None else None
         entry: dict[str, Any] = {"ts": now, "jobId": job_id, "action": "finished", "status": finished.status}
-        told = {"error": finished.error, "summary": finished.summary}
-        told |= {"sessionId": finished.session_id, "sessionKey": finished.session_key}
-        entry |= {name: value for name, value in told.items() if value}
+        details = {"error": finished.error, "summary": finished.summary}
+        details |= {"sessionId": finished.session_id, "sessionKey": finished.session_key}
+        entry |= {name: value for name, value in details.items() if value}
         entry |= {"runAtMs": began, "durationMs": max(0, now - began)}
         if after is not None and (upcoming := after["state"].get("nextRunAtMs")) is not None:
             entry["nextRunAtMs"] = upcoming
@@ -389,20 +389,20 @@ class Cron:
         await self._step(job_id, note)
 
     async def _step(self, job_id: str, edit: Callable[[Job], Job | None]) -> Job | None:
-        """Changes a job that is under way, and waits while the disk does not take it."""
+        """Change a job that is under way, and wait while the disk does not take it."""
         busy = len(self._active) > 1
         return await until_written(lambda: self._store.step(job_id, edit, busy=busy), self._runtime.clock.sleep)
 
     async def _drop_old_sessions(self) -> None:
-        """Takes the rows of single runs of long ago off the list of sessions, once an hour. Their transcripts stay.
+        """Take the rows of single runs of long ago off the list of sessions, once an hour. Their transcripts stay.
 
         The job of such a run may be over or gone, so the rows are looked for, not the jobs.
         """
-        kept, sessions = self._config.cron.session_retention, self._runtime.stores.sessions
-        if kept is False or self._runtime.clock.monotonic() < self._next_sweep:
+        remaining, sessions = self._config.cron.session_retention, self._runtime.stores.sessions
+        if remaining is False or self._runtime.clock.monotonic() < self._next_sweep:
             return
         self._next_sweep = self._runtime.clock.monotonic() + SWEEP_S
-        oldest = self._now() - duration_ms(kept or RETENTION, "d")
+        oldest = self._now() - duration_ms(remaining or RETENTION, "d")
         runs = SessionQuery(updated_before=oldest, text=":run:")
         for row in [row async for row in in_pages(sessions, runs) if is_cron_run_alias(row.key)]:
             await sessions.update(row.agent_id, row.key, lambda _: None, durable=False)
@@ -410,8 +410,8 @@ class Cron:
     # What clients ask for
 
     async def jobs(self, *, disabled: bool = False, agent_id: str | None = None) -> list[Job]:
-        """The jobs in the order in which they are due. ``agent_id``: only those of this agent."""
-        await self._look()
+        """Return the jobs in the order in which they are due. ``agent_id``: only those of this agent."""
+        await self._check()
         listed = [job for job in self._store.jobs.values() if disabled or job.get("enabled", True)]
         if agent_id is not None:
             listed = [job for job in listed if self._turns.agent(job.get("agentId")) == agent_id]
@@ -419,7 +419,7 @@ class Cron:
         return [shown(job) for job in sorted(listed, key=lambda job: _next_moment(job) or never)]
 
     async def status(self) -> dict[str, Any]:
-        await self._look()
+        await self._check()
         dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
         return {
             "enabled": self.enabled,
@@ -429,7 +429,7 @@ class Cron:
         }
 
     async def get(self, job_id: str) -> Job | None:
-        await self._look()
+        await self._check()
         return self._store.jobs.get(job_id)
 
     async def add(self, given: dict[str, Any], scheduled_by: str = "") -> Job:
@@ -443,7 +443,7 @@ class Cron:
 
         await self._store.change(put)
         self._changed.set()
-        self._tell(job, "added")
+        self._notify(job, "added")
         return shown(job)
 
     async def update(self, job_id: str, patch: dict[str, Any]) -> Job:
@@ -455,11 +455,11 @@ class Cron:
 
         changed = await self._store.change(change)
         self._changed.set()
-        self._tell(changed, "updated")
+        self._notify(changed, "updated")
         return shown(changed)
 
     async def remove(self, job_id: str) -> bool:
-        """Removes a job. A run of it that is under way goes on. False: there is no such job."""
+        """Remove a job. A run under way continues. Returns False if the job does not exist."""
         if await self._store.change(lambda jobs: jobs.pop(job_id, None)) is None:
             return False
         self._changed.set()
@@ -490,7 +490,7 @@ class Cron:
         return {"ok": True, "ran": True}
 
     async def _ask_owner(self, job_id: str) -> dict[str, Any]:
-        """Makes the job due, because another node runs the jobs and hears of it."""
+        """Make the job due, because another node runs the jobs and hears of it."""
 
         def make_due(jobs: dict[str, Job]) -> bool:
             if (job := jobs.get(job_id)) is None or not job.get("enabled", True) or "runId" in job["state"]:
@@ -502,7 +502,7 @@ class Cron:
             return {"ok": True, "ran": True}
         return {"ok": True, "ran": False, "reason": "already-running-or-disabled"}
 
-    def _tell(self, job: Job, action: str) -> None:
+    def _notify(self, job: Job, action: str) -> None:
         event: dict[str, Any] = {"jobId": job["id"], "action": action}
         if (upcoming := job["state"].get("nextRunAtMs")) is not None:
             event["nextRunAtMs"] = upcoming
@@ -520,12 +520,12 @@ def _is_whole(job: Job) -> bool:
 
 
 def run_id_of(job_id: str, moment: str) -> str:
-    """The run id of a job's due moment. A Gateway that meets the moment twice makes the same id."""
+    """Return the run id of a job's due moment. A Gateway that meets the moment twice makes the same id."""
     return str(uuid.uuid5(NAMESPACE, f"{job_id}|{moment}"))
 
 
 def _after_run(job: Job, due: int, began: int, ended: int, finished: Finished) -> Job | None:
-    """The job after a run, with the moment of its next one. None: the job is over and goes."""
+    """Return the job after a run, with the moment of its next one. None: the job is over and goes."""
     under_way = ("runningAtMs", "dueAtMs", "runId", "nextRunAtMs", "lastError")
     state = {name: value for name, value in job["state"].items() if name not in under_way}
     failures = int(state.get("consecutiveErrors") or 0) + 1 if finished.status == "error" else 0
@@ -642,7 +642,7 @@ class CronTool:
                 raise ToolError(f"Unknown action {action!r}; use one of {', '.join(ACTIONS)}.")
 
     async def _own_job(self, given: dict[str, Any], context: ToolContext) -> str:
-        """The id of the job that is meant. Jobs that this chat may not see do not exist for it."""
+        """Return the id of the job that is meant. Jobs that this chat may not see do not exist for it."""
         job_id = str(given.get("jobId") or given.get("id") or "").strip()
         if not job_id:
             raise ToolError("jobId required (id works too)")
@@ -707,13 +707,13 @@ class CronTool:
         return [job for job in jobs if job.get(SCHEDULED_BY) == context.session_key]
 
     async def _is_owners_main(self, context: ToolContext) -> bool:
-        """Whether the owner speaks in the main session, where a guest may speak as well."""
+        """Return whether the owner speaks in the main session, where a guest may speak as well."""
         session = self._runtime.config.current.session
         main = kind_of(context.session_key, main_key=session.main_key, scope=session.scope) == "main"
         return main and context.caller.may("owner tools")
 
     async def _check(self, job: Job, context: ToolContext) -> None:
-        """Refuses what would give this session more than it has."""
+        """Refuse what would give this session more than it has."""
         if job.get("agentId") not in (None, context.agent_id):
             raise ToolError("agentId: an agent schedules jobs for itself only.")
         payload = job.get("payload")
@@ -729,7 +729,7 @@ class CronTool:
         try:
             model = catalogue.resolve(name) if isinstance(name, str) and name.strip() else None
         except ModelError:
-            return  # The run of the job tells that there is no such model.
+            return  # The run of the job reports the unknown model.
         try:
             if model is not None:
                 catalogue.check_choice(model, context.agent_id)
@@ -752,7 +752,7 @@ class CronTool:
         return delivery
 
     async def _with_context(self, text: str, given: dict[str, Any], context: ToolContext) -> str:
-        """The text of a reminder, with the last messages of the chat for whoever reads it later."""
+        """Return the text of a reminder, with the last messages of the chat for whoever reads it later."""
         count = max(0, min(MOST_CONTEXT, int(given.get("contextMessages") or 0)))
         entry = await self._runtime.stores.sessions.get(context.agent_id, context.session_key)
         transcript = None

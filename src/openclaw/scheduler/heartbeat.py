@@ -2,7 +2,7 @@
 
 A heartbeat runs in the agent's main session and leaves the settings and the activity of that session alone. Its prompt
 is the Gateway's own, so no client shows it. ``SilenceGate`` in ``outbound/silence.py`` takes the token of silence out
-of its answer, and ``said_nothing`` in ``scheduler/turns.py`` tells whether anything is left. What is under way stands
+of its answer, and ``has_no_reply`` in ``scheduler/turns.py`` tells whether anything is left. Work under way is
 in ``heartbeat.json``; a Gateway that dies goes on with it, and an alert is delivered once.
 """
 
@@ -33,7 +33,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
 from openclaw.config.schema.channels import HeartbeatVisibility
 from openclaw.messages import Route
-from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
+from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, has_no_reply
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
 from openclaw.storage import faults
@@ -106,7 +106,7 @@ class Heartbeats:
             lambda data: msgspec.json.decode(data, type=_State),
             msgspec.json.encode,
             damaged="drop",
-            consequence="heartbeats begin anew",
+            consequence="heartbeats start over",
         )
         self._unsaved: list[Callable[[_State], object]] = []
         """Changes that the disk did not take. They are made again with the next one."""
@@ -144,21 +144,21 @@ class Heartbeats:
             else:
                 resumed = self._spawn(self._ended(beat), f"heartbeat {beat.run_id}")
                 self._resumed.setdefault(beat.agent_id, []).append(resumed)
-        self._spawn(self._keep_beating(), "heartbeat")
+        self._spawn(self._beat_repeatedly(), "heartbeat")
 
     def wake_for_left(self, besides: Collection[str] = ()) -> None:
-        """Wakes the agents that an earlier process was to wake. ``besides``: the notes that somebody else sees to."""
+        """Wake the agents that an earlier process was to wake. ``besides``: the notes that somebody else sees to."""
         for agent_id, key in self._to_wake(besides):
             self._spawn(self._wake_if_left(agent_id, key, besides), f"wake {agent_id}")
 
     def wake_for_new(self) -> None:
-        """Wakes the agents that another node wants to be woken."""
+        """Wake the agents that another node wants to be woken."""
         for agent_id, _ in self._to_wake(self._heard_of):
             self.request(agent_id, "wake")
         self._heard_of = self._runtime.notes.waking_ids()
 
     def _to_wake(self, besides: Collection[str]) -> list[tuple[str, str]]:
-        """The agents in whose sessions a note waits that wakes them, and the keys of these sessions."""
+        """Return the agents in whose sessions a note waits that wakes them, and the keys of these sessions."""
         waking, agents = self._runtime.notes.waking(besides), agent_ids(self._turns.config)
         return [(agent_id, key) for key in waking for agent_id in agents if self.session(agent_id).key == key]
 
@@ -175,8 +175,8 @@ class Heartbeats:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for kept in (self._beating, self._requested, self._resumed):
-            kept.clear()
+        for remaining in (self._beating, self._requested, self._resumed):
+            remaining.clear()
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
@@ -184,7 +184,7 @@ class Heartbeats:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _keep_beating(self) -> None:
+    async def _beat_repeatedly(self) -> None:
         while True:
             waiting = [agent_id for agent_id in heartbeat_agents(self._turns.config) if agent_id not in self._beating]
             pause = min([LONGEST_SLEEP_S, *map(self._until_due, waiting)])
@@ -217,7 +217,7 @@ class Heartbeats:
             self._woken.set()
 
     def _until_due(self, agent_id: str) -> float:
-        """The seconds until the agent's next regular heartbeat."""
+        """Return the seconds until the agent's next regular heartbeat."""
         every, now = heartbeat_ms(self._turns.config, agent_id), self._runtime.clock.now_ms()
         if not every or not self._state.enabled:
             return LONGEST_SLEEP_S
@@ -232,12 +232,12 @@ class Heartbeats:
         return heartbeat_config(self._turns.config, agent_id)
 
     def session(self, agent_id: str) -> SessionRef:
-        """The session in which the agent's heartbeats run."""
-        config, wanted = self._turns.config, self.settings(agent_id).session.strip().lower()
-        if wanted in ("", "main", "global"):
+        """Return the session in which the agent's heartbeats run."""
+        config, requested = self._turns.config, self.settings(agent_id).session.strip().lower()
+        if requested in ("", "main", "global"):
             return self._turns.main_session(agent_id)
         key = canonical_key(
-            wanted, default_agent=agent_id, main_key=config.session.main_key, scope=config.session.scope
+            requested, default_agent=agent_id, main_key=config.session.main_key, scope=config.session.scope
         )
         return SessionRef(agent_id, key)
 
@@ -259,7 +259,7 @@ class Heartbeats:
         self._woken.set()
 
     def request(self, agent_id: str, reason: str) -> None:
-        """Asks for a heartbeat soon. Requests that come together are one.
+        """Ask for a heartbeat soon. Requests that come together are one.
 
         Another node may run the heartbeats. It hears of the note that the agent is to be told of, and wakes it.
         """
@@ -297,7 +297,7 @@ class Heartbeats:
             await self._change(lambda state: state.last_at.update({agent_id: at}))
         if skipped:
             if skipped not in ("requests-in-flight", "disabled"):
-                await self._tell("skipped", reason=skipped)
+                await self._publish_status("skipped", reason=skipped)
             return Beat("skipped", skipped)
         settings, session = self.settings(agent_id), self.session(agent_id)
         now = self._runtime.clock.now_ms()
@@ -318,12 +318,12 @@ class Heartbeats:
         )
         if (refused := await self._turns.begin(turn)) is not None:
             await self._forget(beat)
-            await self._tell("skipped", reason=refused.error)
+            await self._publish_status("skipped", reason=refused.error)
             return Beat("skipped", refused.error)
         return await self._ended(beat)
 
     async def _skip_reason(self, agent_id: str, reason: str) -> str:
-        """Why there is no heartbeat now, in the order in which the reasons count. Empty: nothing speaks against it."""
+        """Return the first reason against a heartbeat now, or an empty string."""
         config = self._turns.config
         settings = self.settings(agent_id)
         if (
@@ -359,12 +359,12 @@ class Heartbeats:
         return await self._turns.target(agent_id, settings.target, settings.to, settings.account_id)
 
     async def _ended(self, beat: HeartbeatUnderWay) -> Beat:
-        """Waits for the end of a heartbeat's turn and deals with its answer. A full disk is waited out."""
+        """Wait for the end of a heartbeat's turn and deal with its answer. A full disk is waited out."""
         outcome = await self._turns.ended(beat.run_id)
         return await until_written(lambda: self._finish(beat, outcome), self._runtime.clock.sleep)
 
     async def _finish(self, beat: HeartbeatUnderWay, outcome: TurnOutcome) -> Beat:
-        """Decides what is delivered of a heartbeat's answer, delivers it, and tells everybody."""
+        """Decide what is delivered of a heartbeat's answer, delivers it, and notify everybody."""
         faults.point("heartbeat.ended")
         config, session = self._turns.config, self.session(beat.agent_id)
         target = await self._target(beat.agent_id)
@@ -375,21 +375,21 @@ class Heartbeats:
             facts["channel"] = route.channel
         if route.account_id is not None:
             facts["accountId"] = route.account_id
-        told: dict[str, Any]
+        details: dict[str, Any]
         if outcome.status == "error":
-            status, told = "failed", {"reason": outcome.error, "indicatorType": "error"}
-        elif said_nothing(outcome):
+            status, details = "failed", {"reason": outcome.error, "indicatorType": "error"}
+        elif has_no_reply(outcome):
             empty = outcome.row is not None and outcome.row.reason.code is ReasonCode.NO_WORDS
-            status, told = "ok-empty" if empty else "ok-token", {"reason": beat.reason, "indicatorType": "ok"}
-            told["silent"] = not (shown.show_ok and route.channel)
+            status, details = "ok-empty" if empty else "ok-token", {"reason": beat.reason, "indicatorType": "ok"}
+            details["silent"] = not (shown.show_ok and route.channel)
             if shown.show_ok and route.channel:
                 await self._deliver(beat, session, outcome, route, NOTHING_NEW)
         else:
-            status, told = await self._alert(beat, session, outcome, target, shown)
+            status, details = await self._alert(beat, session, outcome, target, shown)
         if not shown.use_indicator:
-            told.pop("indicatorType", None)
+            details.pop("indicatorType", None)
         await self._forget(beat)
-        await self._tell(status, **told, **facts)
+        await self._publish_status(status, **details, **facts)
         return Beat("failed", outcome.error) if status == "failed" else Beat("ran")
 
     async def _alert(
@@ -401,24 +401,24 @@ class Heartbeats:
         shown: HeartbeatVisibility,
     ) -> tuple[str, dict[str, Any]]:
         text, route = outcome.text, target.route
-        told: dict[str, Any] = {"preview": clipped(text, LONGEST_PREVIEW), "indicatorType": "alert"}
+        details: dict[str, Any] = {"preview": clipped(text, LONGEST_PREVIEW), "indicatorType": "alert"}
         main = self._turns.main_session(beat.agent_id)
         entry: dict[str, Any] = dict(await self._runtime.stores.sessions.get(main.agent_id, main.key) or {})
         sent_at = entry.get("lastHeartbeatSentAt")
         mine = entry.get("lastHeartbeatRun") == beat.run_id
         recent = isinstance(sent_at, int | float) and beat.started_at - sent_at < DAY_MS
         if entry.get("lastHeartbeatText") == text and recent and not mine:
-            return "skipped", {**told, "reason": "duplicate"}
+            return "skipped", {**details, "reason": "duplicate"}
         if not route.channel:
             reason = "target-none" if target.problem == "target-none" else "no-target"
-            return "skipped", {**told, "reason": reason}
+            return "skipped", {**details, "reason": reason}
         if not shown.show_alerts:
-            return "skipped", {**told, "reason": "alerts-disabled"}
+            return "skipped", {**details, "reason": "alerts-disabled"}
         direct = str(entry.get("chatType") or "direct") == "direct"
         if direct and self.settings(beat.agent_id).direct_policy == "block":
-            return "skipped", {**told, "reason": "dm-blocked"}
+            return "skipped", {**details, "reason": "dm-blocked"}
         if not await self._deliver(beat, session, outcome, route, text):
-            return "skipped", {**told, "reason": "send-policy"}
+            return "skipped", {**details, "reason": "send-policy"}
 
         def remember(current: SessionEntry | None) -> SessionEntry | None:
             if current is None:
@@ -427,18 +427,18 @@ class Heartbeats:
             return cast("SessionEntry", {**current, **noted})
 
         await self._runtime.stores.sessions.update(main.agent_id, main.key, remember)
-        return "sent", {**told, "to": route.to, "reason": beat.reason}
+        return "sent", {**details, "to": route.to, "reason": beat.reason}
 
     async def _deliver(
         self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: Route, text: str
     ) -> bool:
-        """Returns False if the send policy does not let the text out."""
+        """Return False if the send policy does not let the text out."""
         files = outcome.files if text == outcome.text else ()
         return await self._turns.announce(
             beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat", files
         )
 
-    async def _tell(self, status: str, **facts: Any) -> None:
+    async def _publish_status(self, status: str, **facts: Any) -> None:
         event = {"ts": self._runtime.clock.now_ms(), "status": status}
         event |= {name: value for name, value in facts.items() if value is not None and value != ""}
 
@@ -452,12 +452,12 @@ class Heartbeats:
         await self._change(lambda state: state.under_way.pop(beat.run_id, None))
 
     async def _change(self, edit: Callable[[_State], object]) -> None:
-        """Changes the state. If the disk does not take it, it is kept in memory until the next change."""
+        """Change the state. If the disk does not take it, it is kept in memory until the next change."""
         edits = [*self._unsaved, edit][-MOST_UNSAVED:]
 
         def apply(state: _State) -> None:
-            for one in edits:
-                one(state)
+            for item in edits:
+                item(state)
 
         try:
             await self._document.change(apply)
@@ -469,20 +469,26 @@ class Heartbeats:
 
 
 def within_hours(hours: ActiveHours, config: Config, now_ms: int) -> bool:
-    """Whether the time of day is within the active hours. The start belongs to them, the end does not."""
+    """Return whether the time of day is within the active hours. The start belongs to them, the end does not."""
     start, end = _minutes(hours.start), _minutes(hours.end)
     if start is None or end is None or start == end:
         return True
-    wanted = (hours.timezone or "user").strip()
-    zone = user_zone(config) if wanted.lower() == "user" else None if wanted.lower() == "local" else named_zone(wanted)
+    requested = (hours.timezone or "user").strip()
+    zone = (
+        user_zone(config)
+        if requested.lower() == "user"
+        else None
+        if requested.lower() == "local"
+        else named_zone(requested)
+    )
     moment = datetime.fromtimestamp(now_ms / 1000, zone).astimezone(zone)
     minute = moment.hour * 60 + moment.minute
     return start <= minute < end if start < end else minute >= start or minute < end
 
 
 def _minutes(text: str | None) -> int | None:
-    found = re.fullmatch(r"(\d\d):(\d\d)", (text or "").strip())
-    return int(found[1]) * 60 + int(found[2]) if found else None
+    match = re.fullmatch(r"(\d\d):(\d\d)", (text or "").strip())
+    return int(match[1]) * 60 + int(match[2]) if match else None
 
 
 def is_empty_file(path: Path) -> bool:

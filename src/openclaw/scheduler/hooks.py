@@ -27,7 +27,7 @@ from openclaw.config.schema.system import HookMapping, HookMatch, Hooks, HookTra
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
-from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, TurnOutcome, said_nothing
+from openclaw.scheduler.turns import ScheduledTurn, ScheduledTurns, TurnOutcome, has_no_reply
 from openclaw.sessions.entry import BLOCKED
 from openclaw.sessions.keys import SessionRef, canonical_key, key_problem, kind_of
 from openclaw.storage import faults
@@ -90,7 +90,7 @@ class Call(msgspec.Struct, kw_only=True):
     """One call of a webhook."""
 
     path: str
-    """What stands after the path of the hooks, such as ``agent``."""
+    """The rest of the path after the hooks prefix, such as ``agent``."""
     payload: dict[str, Any]
     headers: Mapping[str, str]
     """By lower-case names."""
@@ -216,10 +216,10 @@ def _text(payload: Mapping[str, Any], name: str) -> str:
 
 
 def _matches(mapping: HookMapping, call: Call) -> bool:
-    wanted = mapping.match
-    if wanted.path is not None and wanted.path.strip("/") != call.path:
+    requested = mapping.match
+    if requested.path is not None and requested.path.strip("/") != call.path:
         return False
-    return wanted.source is None or wanted.source == call.payload.get("source")
+    return requested.source is None or requested.source == call.payload.get("source")
 
 
 def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, now_ms: int) -> Wake | HookTurn | None:
@@ -264,7 +264,7 @@ def _mapped(mapping: HookMapping, call: Call, hooks: Hooks, config_dir: Path, no
 
 
 def _mapped_key(template: str, call: Call, now_ms: int) -> str:
-    """The session of a mapping. What the call fills in never leads out of the sessions of webhooks."""
+    """Return the session of a mapping. What the call fills in never leads out of the sessions of webhooks."""
     key = rendered(template, call, now_ms).strip().lower()
     if not key or _FIELD.search(template) is None:
         return key
@@ -276,7 +276,7 @@ def _mapped_key(template: str, call: Call, now_ms: int) -> str:
 
 
 def rendered(template: str, call: Call, now_ms: int) -> str:
-    """The template with each ``{{…}}`` replaced by what the call says there. What is missing becomes nothing."""
+    """The template with each ``{{…}}`` replaced by what the call says there. Missing values become empty."""
 
     def value(found: re.Match[str]) -> str:
         expression = found[1].strip()
@@ -299,7 +299,7 @@ def rendered(template: str, call: Call, now_ms: int) -> str:
 
 
 def _at(value: Any, path: str) -> Any:
-    """What stands at ``a.b[0]``; None when nothing does."""
+    """Return the value at ``a.b[0]``, or None."""
     for name, index in _STEP.findall(path):
         if name and isinstance(value, dict):
             value = cast("dict[str, Any]", value).get(name)
@@ -336,8 +336,8 @@ def _transformed(
     function: Callable[[dict[str, Any]], Any] | None = getattr(module, transform.export or "transform", None)
     if function is None:
         raise HookRefused(f"the transform {transform.module!r} has no {transform.export or 'transform'}")
-    told = {"payload": call.payload, "headers": dict(call.headers), "query": dict(call.query), "path": call.path}
-    changed = function({**told, "action": made})
+    details = {"payload": call.payload, "headers": dict(call.headers), "query": dict(call.query), "path": call.path}
+    changed = function({**details, "action": made})
     if changed is not None and not isinstance(changed, dict):
         raise HookRefused(f"the transform {transform.module!r} must return a dict or None")
     return cast("dict[str, Any] | None", changed)
@@ -347,14 +347,14 @@ def _transformed(
 
 
 def run_ids(call: Call, now_ms: int) -> list[str]:
-    """The run ids that this event may have. The first is that of a new one; the others are looked up.
+    """Return the run ids that this event may have. The first is that of a new one; the others are looked up.
 
-    An event that its sender names has one id for ever. Another one is known by what it says: the same content, however
+    An event that its sender names keeps its id. Another one is known by what it says: the same content, however
     it is written, is the same event for some minutes.
     """
     for name in ID_HEADERS:
-        if given := call.headers.get(name, "").strip():
-            return [_run_id(f"{call.path}|{name}|{given}")]
+        if value := call.headers.get(name, "").strip():
+            return [_run_id(f"{call.path}|{name}|{value}")]
     own = call.payload.get("idempotencyKey")
     if isinstance(own, str) and own.strip():
         return [_run_id(f"{call.path}|key|{own.strip()}")]
@@ -386,7 +386,7 @@ def _run_id(name: str) -> str:
 
 
 def wrapped(run: HookTurn, run_id: str, received: str, current_time: str) -> str:
-    """The prompt of a webhook's turn."""
+    """Return the prompt of a webhook's turn."""
     if run.trusted:
         return f"[hook:{run_id} {disarmed(run.name)}] {run.message}\n{current_time}"
     return "\n".join(
@@ -423,7 +423,7 @@ class HookUnderWay(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=T
 
 
 class HookRuns:
-    """Accepts the turns and notes that webhooks ask for, and tells what came of the turns."""
+    """Accepts the turns and notes that webhooks ask for, and notify what came of the turns."""
 
     def __init__(self, turns: ScheduledTurns, heartbeats: Heartbeats) -> None:
         self._turns = turns
@@ -448,8 +448,8 @@ class HookRuns:
         await self.follow_new()
 
     async def follow_new(self) -> None:
-        """Follows the turns that nobody follows yet, also those that another node accepted."""
-        for run_id in [one for one in await self._under_way.current() if one not in self._following]:
+        """Follow the turns that nobody follows yet, also those that another node accepted."""
+        for run_id in [item for item in await self._under_way.current() if item not in self._following]:
             self._follow(run_id)
 
     async def stop(self) -> None:
@@ -460,7 +460,7 @@ class HookRuns:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wake(self, wake: Wake, run_ids: list[str]) -> None:
-        """Tells the main session of the default agent, once for each event. It is on disk when this returns."""
+        """Notify the main session of the default agent, once for each event. It is on disk when this returns."""
         agent_id = self._turns.agent(None)
         notes, key = self._runtime.notes, self._turns.main_session(agent_id).key
         if not any(map(notes.knows, run_ids)) and notes.put(key, wake.text, id=run_ids[0], wake=wake.mode == "now"):
@@ -469,16 +469,16 @@ class HookRuns:
                 self._heartbeats.request(agent_id, "hook:wake")
 
     async def run(self, run: HookTurn, run_ids: list[str]) -> str:
-        """Accepts a turn and returns its run id, that of the first call when the event has come before.
+        """Accept a turn and return its run id, that of the first call when the event has come before.
 
         Raises ``HookRefused``, ``TooManyRuns``, and ``OSError`` when it cannot be kept.
         """
         if run.model and run.model_of_caller:
             self._check_model(run.model, self._turns.agent(run.agent_id))
         async with self._accepting:
-            for known in run_ids:
-                if await self._runtime.stores.ledger.by_run(known) is not None:
-                    return known
+            for existing in run_ids:
+                if await self._runtime.stores.ledger.by_run(existing) is not None:
+                    return existing
             run_id, session = run_ids[0], self._session(run, run_ids[0])
             under_way = HookUnderWay(
                 name=disarmed(run.name),
@@ -500,7 +500,7 @@ class HookRuns:
             try:
                 refused = await self._turns.begin(self._turn(run, run_id, session))
             except Exception:
-                # The sender is told that it failed. A note that stays is taken off at the next start.
+                # The sender learns that it failed. A note that stays is removed at the next start.
                 with contextlib.suppress(OSError):
                     await self._forget(run_id)
                 raise
@@ -511,12 +511,12 @@ class HookRuns:
         return run_id
 
     def _check_model(self, name: str, agent_id: str) -> None:
-        """Refuses a program that only the owner may choose. A caller has the token of webhooks and is not the owner."""
+        """Refuse a program that only the owner may choose. A caller has the token of webhooks and is not the owner."""
         catalogue = self._runtime.models.catalogue()
         try:
             model = catalogue.resolve(name)
         except UnknownModel:
-            return  # The run tells that there is no such model.
+            return  # The run reports the unknown model.
         try:
             catalogue.check_choice(model, agent_id)
         except UnknownModel as refused:
@@ -524,8 +524,8 @@ class HookRuns:
 
     def _session(self, run: HookTurn, run_id: str) -> SessionRef:
         agent_id, session = self._turns.agent(run.agent_id), self._turns.config.session
-        wanted = run.session_key or f"hook:{uuid.uuid5(uuid.UUID(run_id), 'session key')}"
-        key = canonical_key(wanted, default_agent=agent_id, main_key=session.main_key, scope=session.scope)
+        requested = run.session_key or f"hook:{uuid.uuid5(uuid.UUID(run_id), 'session key')}"
+        key = canonical_key(requested, default_agent=agent_id, main_key=session.main_key, scope=session.scope)
         return SessionRef(key.split(":")[1] if key.startswith("agent:") else agent_id, key)
 
     def _turn(self, run: HookTurn, run_id: str, session: SessionRef) -> ScheduledTurn:
@@ -536,7 +536,7 @@ class HookRuns:
             source="hook",
             prompt=wrapped(run, run_id, received, self._turns.current_time()),
             label=f"Hook: {disarmed(run.name)}"[:64],
-            # A session that the configuration shares with a chat goes on; those of webhooks begin anew.
+            # A session that the configuration shares with a chat goes on; those of webhooks are new.
             fresh=kind_of(session.key) == "hook",
             model=run.model,
             thinking=parse_level(run.thinking) if run.thinking else None,
@@ -564,7 +564,7 @@ class HookRuns:
         task.add_done_callback(over)
 
     async def _was_accepted(self, run_id: str) -> bool:
-        """Whether the turn is in the ledger. Another node may be about to accept it."""
+        """Return whether the turn is in the ledger. Another node may be about to accept it."""
         looks = 1 if self._runtime.stores.claims.alone else LOOKS
         for look in range(looks):
             if await self._runtime.stores.ledger.by_run(run_id) is not None:
@@ -576,13 +576,13 @@ class HookRuns:
         return False
 
     async def _told(self, run_id: str, outcome: TurnOutcome) -> None:
-        """Delivers the answer, and tells the agent's main session in one line. What was done before is not repeated."""
+        """Deliver the answer and notify the agent's main session in one line, without repeating finished steps."""
         run = (await self._under_way.current()).get(run_id)
         if run is None:
             return
         faults.point("hook.ended")
         error = outcome.error
-        if run.deliver and outcome.status == "ok" and not said_nothing(outcome):
+        if run.deliver and outcome.status == "ok" and not has_no_reply(outcome):
             target = await self._turns.target(run.agent_id, run.channel, run.to)
             if target.problem:
                 log.info("the answer to webhook %s is not delivered: %s", run_id, target.problem)

@@ -117,12 +117,12 @@ class JobShape(_Shape, kw_only=True):
 
 
 def new_job(given: Mapping[str, Any], now_ms: int) -> Job:
-    """A job as it goes into the file. Raises ``JobError`` or ``BadSchedule``."""
+    """Return a job as it goes into the file. Raises ``JobError`` or ``BadSchedule``."""
     job = normalized(given)
     payload, schedule = job.get("payload"), job.get("schedule")
     if "sessionTarget" not in job:
-        told = isinstance(payload, dict) and payload.get("kind") == "systemEvent"
-        job["sessionTarget"] = "main" if told else "isolated"
+        details = isinstance(payload, dict) and payload.get("kind") == "systemEvent"
+        job["sessionTarget"] = "main" if details else "isolated"
     if isinstance(schedule, dict) and schedule.get("kind") == "at":
         job.setdefault("deleteAfterRun", True)
     _anchor(job, now_ms)
@@ -137,14 +137,14 @@ def new_job(given: Mapping[str, Any], now_ms: int) -> Job:
 
 
 def _anchor(job: Job, now_ms: int) -> None:
-    """Makes a new interval count from now, unless it says from when."""
+    """Make a new interval count from now, unless it says from when."""
     schedule = job.get("schedule")
     if isinstance(schedule, dict) and schedule.get("kind") == "every":
         cast("Job", schedule).setdefault("anchorMs", now_ms)
 
 
 def patched_job(job: Job, patch: Mapping[str, Any], now_ms: int) -> Job:
-    """The job with the changes. Its next run is worked out anew if they concern it."""
+    """Return the job with the changes, and a new next run if they affect it."""
     change = normalized(patch)
     _anchor(change, now_ms)
     state_patch = change.pop("state", None)
@@ -159,11 +159,11 @@ def patched_job(job: Job, patch: Mapping[str, Any], now_ms: int) -> Job:
         changed.pop("delivery", None)
     for name in [name for name, value in changed.items() if value is None]:
         del changed[name]
-    known = {field.encode_name for field in msgspec.structs.fields(JobShape)}
-    unknown = {name: value for name, value in changed.items() if name not in known}
-    if strange := set(change) - known:
+    existing = {field.encode_name for field in msgspec.structs.fields(JobShape)}
+    unknown = {name: value for name, value in changed.items() if name not in existing}
+    if strange := set(change) - existing:
         raise JobError(f"at root: unexpected property '{min(strange)}'")
-    made = {**unknown, **_checked({name: value for name, value in changed.items() if name in known})}
+    made = {**unknown, **_checked({name: value for name, value in changed.items() if name in existing})}
     if "schedule" in change:
         check_new(made["schedule"], now_ms)
     made["updatedAtMs"] = now_ms
@@ -175,7 +175,7 @@ def patched_job(job: Job, patch: Mapping[str, Any], now_ms: int) -> Job:
 
 
 def with_next_run(job: Job, now_ms: int) -> Job:
-    """The job with the moment at which it is due next. A job that is switched off has none."""
+    """Return the job with the moment at which it is due next. A job that is switched off has none."""
     state = {name: value for name, value in job.get("state", {}).items() if name != "nextRunAtMs"}
     due = None
     if job.get("enabled", True):
@@ -190,7 +190,7 @@ def with_next_run(job: Job, now_ms: int) -> Job:
 
 
 def normalized(given: Mapping[str, Any]) -> Job:
-    """Brings the spellings that people, models and older clients use into one form. It checks nothing."""
+    """Bring the spellings that people, models and older clients use into one form. It checks nothing."""
     raw: Any = given
     for wrapper in ("job", "data"):
         inner = raw.get(wrapper)
@@ -200,9 +200,9 @@ def normalized(given: Mapping[str, Any]) -> Job:
     if isinstance(schedule := job.get("schedule"), dict):
         job["schedule"] = _schedule(cast("Job", schedule))
     if isinstance(payload := job.get("payload"), dict):
-        job["payload"], told = _payload(cast("Job", payload))
-        if told and "delivery" not in job:
-            job["delivery"] = told
+        job["payload"], details = _payload(cast("Job", payload))
+        if details and "delivery" not in job:
+            job["delivery"] = details
     if isinstance(delivery := job.get("delivery"), dict):
         job["delivery"] = _delivery(cast("Job", delivery))
     if isinstance(enabled := job.get("enabled"), str):
@@ -218,8 +218,8 @@ def normalized(given: Mapping[str, Any]) -> Job:
 def _schedule(given: Job) -> Job:
     schedule = dict(given)
     if "kind" not in schedule:
-        found = [kind for kind, names in _SCHEDULE_FIELDS.items() if any(name in schedule for name in names)]
-        schedule = {"kind": found[0], **schedule} if found else schedule
+        matches = [kind for kind, names in _SCHEDULE_FIELDS.items() if any(name in schedule for name in names)]
+        schedule = {"kind": matches[0], **schedule} if matches else schedule
     if schedule.get("kind") == "at":
         at = schedule.pop("atMs", None)
         at = schedule.get("at", at)
@@ -235,7 +235,7 @@ _SCHEDULE_FIELDS = {"at": ("at", "atMs"), "every": ("everyMs",), "cron": ("expr"
 
 
 def _payload(given: Job) -> tuple[Job, Job | None]:
-    """The payload, and the delivery that older clients put into it."""
+    """Return the payload, and the delivery that older clients put into it."""
     payload = {name: value for name, value in given.items() if value is not None}
     kind = payload.get("kind")
     if isinstance(kind, str):
@@ -247,10 +247,10 @@ def _payload(given: Job) -> tuple[Job, Job | None]:
     if "provider" in payload:
         payload.setdefault("channel", payload.pop("provider"))
     names = {"deliver": "mode", "channel": "channel", "to": "to", "bestEffortDeliver": "bestEffort"}
-    told = {new: payload.pop(old) for old, new in names.items() if old in payload}
-    if told:
-        told["mode"] = "none" if told.get("mode") is False else "announce"
-    return payload, told or None
+    details = {new: payload.pop(old) for old, new in names.items() if old in payload}
+    if details:
+        details["mode"] = "none" if details.get("mode") is False else "announce"
+    return payload, details or None
 
 
 def _delivery(given: Job) -> Job:
@@ -261,8 +261,8 @@ def _delivery(given: Job) -> Job:
 
 
 def _inferred_name(payload: Any, schedule: Any) -> str:
-    told = cast("Job", payload) if isinstance(payload, dict) else {}
-    text = shortened(str(told.get("message") or told.get("text") or ""), LONGEST_NAME)
+    details = cast("Job", payload) if isinstance(payload, dict) else {}
+    text = shortened(str(details.get("message") or details.get("text") or ""), LONGEST_NAME)
     kind = cast("Job", schedule).get("kind") if isinstance(schedule, dict) else None
     return text or {"at": "One-time job", "every": "Repeated job"}.get(str(kind), "Scheduled job")
 
@@ -285,7 +285,7 @@ def _checked(job: Job) -> Job:
 
 
 def shown(job: Job) -> Job:
-    """The job as clients see it."""
+    """Return the job as clients see it."""
     state = {name: value for name, value in job.get("state", {}).items() if name not in OWN_STATE}
     return {**job, "state": state}
 
@@ -396,12 +396,12 @@ class JobStore:
         return self._document.place
 
     async def refresh(self) -> None:
-        """Reads the list if it has changed. Raises ``OSError`` or ``JobError``, so that it is not written over."""
+        """Read the list if it has changed. Raises ``OSError`` or ``JobError``, so that it is not written over."""
         async with self._changing:
             await self._refresh()
 
     async def change(self, edit: Callable[[dict[str, Job]], R]) -> R:
-        """Changes the jobs and writes the list. Raises ``OSError`` or ``JobError``, and then nothing has changed."""
+        """Change the jobs and write the list. Raises ``OSError`` or ``JobError``, and then nothing has changed."""
         async with self._changing:
             await self._refresh()
             return await self._rewrite(edit)
@@ -491,7 +491,7 @@ class JobStore:
         return result
 
     async def _version_of_journal(self) -> Version | None:
-        """The version after an append. If it cannot be had, the journal is read again."""
+        """Return the version after an append. If it cannot be had, the journal is read again."""
         try:
             return await self._documents.version(self._journal)
         except OSError:
@@ -539,7 +539,7 @@ def _edit_one(jobs: dict[str, Job], job_id: str, edit: Callable[[Job], Job | Non
 
 
 def _decode_steps(data: bytes) -> list[JobStep]:
-    """The steps of a journal. A line that a crash cut off is left out."""
+    """Return the steps of a journal. A line that a crash cut off is left out."""
     steps: list[JobStep] = []
     for line in data.splitlines():
         try:
@@ -550,7 +550,7 @@ def _decode_steps(data: bytes) -> list[JobStep]:
 
 
 class _BadList(ValueError):
-    """The list is no JSON."""
+    """The list is not valid JSON."""
 
 
 def _decode_jobs(data: bytes) -> JobList:
@@ -560,21 +560,21 @@ def _decode_jobs(data: bytes) -> JobList:
         raise _BadList(str(problem)) from None
     if not isinstance(content, dict):
         return JobList()
-    found = cast("dict[str, Any]", content)
-    listed: Any = found.get("jobs")
-    known = JobList(extra={name: value for name, value in found.items() if name != "jobs"} or {"version": 1})
+    result = cast("dict[str, Any]", content)
+    listed: Any = result.get("jobs")
+    existing = JobList(extra={name: value for name, value in result.items() if name != "jobs"} or {"version": 1})
     for job in listed if isinstance(listed, list) else []:
         if isinstance(job, dict):
             made = cast("Job", job)
             made["id"] = job_id = str(made.get("id") or made.get("jobId") or _id_of(made))
             if not isinstance(made.get("state"), dict):
                 made["state"] = {}
-            known.jobs[job_id] = made
-    return known
+            existing.jobs[job_id] = made
+    return existing
 
 
 def _id_of(job: Job) -> uuid.UUID:
-    """The id of a job that has none. It stays the same while the job does."""
+    """Return the id of a job that has none. It stays the same while the job does."""
     return uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(job, sort_keys=True))
 
 
@@ -593,14 +593,14 @@ class History:
         self._lock = asyncio.Lock()
 
     async def entries(self, job_id: str, limit: int = HISTORY_LINES) -> list[dict[str, Any]]:
-        """The last runs of a job, oldest first. Lines that cannot be read are left out."""
+        """Return the last runs of a job, oldest first. Lines that cannot be read are left out."""
         async with self._lock:
-            found = await self._documents.get(self._name(job_id))
-        return _lines(found.data, limit) if found is not None else []
+            result = await self._documents.get(self._name(job_id))
+        return _lines(result.data, limit) if result is not None else []
 
     async def of_run(self, job_id: str, run_id: str) -> dict[str, Any] | None:
-        """The entry of one run, if it is in the history."""
-        return next((one for one in await self.entries(job_id) if one.get("runId") == run_id), None)
+        """Return the entry of one run, if it is in the history."""
+        return next((item for item in await self.entries(job_id) if item.get("runId") == run_id), None)
 
     async def add(self, job_id: str, entry: dict[str, Any]) -> None:
         async with self._lock:
@@ -613,12 +613,12 @@ class History:
 
 
 def _lines(data: bytes, limit: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    matches: list[dict[str, Any]] = []
     for line in data.splitlines()[-limit:] if limit > 0 else []:
         try:
             entry = msgspec.json.decode(line)
         except (msgspec.MsgspecError, RecursionError):
             continue
         if isinstance(entry, dict) and cast("Job", entry).get("action") == "finished":
-            found.append(cast("Job", entry))
-    return found
+            matches.append(cast("Job", entry))
+    return matches

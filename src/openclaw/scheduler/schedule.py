@@ -34,7 +34,7 @@ class BadSchedule(ValueError):
 
 
 def next_run(schedule: Mapping[str, Any], now_ms: int, *, created_ms: int = 0) -> int | None:
-    """The first moment of the schedule that is not over at ``now_ms``. None: there is none any more.
+    """Return the first moment of the schedule that is not over at ``now_ms``. None: there is none any more.
 
     ``created_ms`` anchors an interval that names no anchor. Raises ``BadSchedule``.
     """
@@ -44,8 +44,8 @@ def next_run(schedule: Mapping[str, Any], now_ms: int, *, created_ms: int = 0) -
             return at if at >= now_ms else None
         case "every":
             # The interval counts from a fixed anchor, so that slow runs do not shift it.
-            every, given = max(1, int(schedule.get("everyMs") or 0)), schedule.get("anchorMs")
-            anchor = int(given) if isinstance(given, int | float) else created_ms
+            every, value = max(1, int(schedule.get("everyMs") or 0)), schedule.get("anchorMs")
+            anchor = int(value) if isinstance(value, int | float) else created_ms
             return anchor if now_ms < anchor else anchor + max(1, -((anchor - now_ms) // every)) * every
         case "cron":
             return _next_cron(str(schedule.get("expr") or ""), zone_of(schedule), now_ms)
@@ -54,22 +54,22 @@ def next_run(schedule: Mapping[str, Any], now_ms: int, *, created_ms: int = 0) -
 
 
 def at_ms(schedule: Mapping[str, Any]) -> int:
-    """The moment of a one-time schedule. Older files call it ``atMs``."""
-    given = schedule.get("at", schedule.get("atMs"))
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return int(given)
-    return parse_moment(str(given or ""))
+    """Return the moment of a one-time schedule. Older files call it ``atMs``."""
+    value = schedule.get("at", schedule.get("atMs"))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value)
+    return parse_moment(str(value or ""))
 
 
 def parse_moment(text: str) -> int:
-    """The milliseconds of an ISO time, or of a number of milliseconds. A time without a zone is UTC."""
+    """Return the milliseconds of an ISO time, or of a number of milliseconds. A time without a zone is UTC."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadSchedule(f"schedule.at is no time: {text[:60]!r}; write 2026-11-20T08:00:00Z") from None
+        raise BadSchedule(f"schedule.at is not a time: {text[:60]!r}; write 2026-11-20T08:00:00Z") from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     try:
         return int(moment.timestamp() * 1000)
@@ -78,7 +78,7 @@ def parse_moment(text: str) -> int:
 
 
 def check_new(schedule: Mapping[str, Any], now_ms: int) -> None:
-    """Raises ``BadSchedule`` for a schedule that a new job cannot have, such as one that is over."""
+    """Raise ``BadSchedule`` for a schedule that a new job cannot have, such as one that is over."""
     if schedule.get("kind") == "every":
         every = schedule.get("everyMs")
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
@@ -90,21 +90,21 @@ def check_new(schedule: Mapping[str, Any], now_ms: int) -> None:
     at, shown = at_ms(schedule), str(schedule.get("at"))[:60]
     if at < now_ms - LATE_MS:
         minutes = max(1, (now_ms - at) // 60_000)
-        told = f"({minutes} minute{'' if minutes == 1 else 's'} ago). Current time: {iso_utc(now_ms)}"
-        raise BadSchedule(f"schedule.at is in the past: {shown} {told}")
+        details = f"({minutes} minute{'' if minutes == 1 else 's'} ago). Current time: {iso_utc(now_ms)}"
+        raise BadSchedule(f"schedule.at is in the past: {shown} {details}")
     if at > now_ms + FARTHEST_MS:
         years = (at - now_ms) // (365 * 86_400_000)
         raise BadSchedule(f"schedule.at is too far in the future: {shown} ({years} years ahead). At most 10 years.")
 
 
 def zone_of(schedule: Mapping[str, Any]) -> tzinfo:
-    """The zone whose clock counts: the schedule's, else the machine's own."""
+    """Return the zone whose clock counts: the schedule's, else the machine's own."""
     name = str(schedule.get("tz") or "").strip()
     if not name:
         return local_zone()
     zone = named_zone(name)
     if zone is None:
-        raise BadSchedule(f"schedule.tz is no time zone: {name[:60]!r}; write an IANA name such as Europe/Madrid")
+        raise BadSchedule(f"schedule.tz is not a time zone: {name[:60]!r}; write an IANA name such as Europe/Madrid")
     return zone
 
 
@@ -148,7 +148,7 @@ def _next_cron(expr: str, zone: tzinfo, now_ms: int) -> int | None:
     except StopIteration:
         return None
     except CronSimError as problem:
-        raise BadSchedule(f"schedule.expr {expr[:60]!r} is no cron expression: {problem}") from None
+        raise BadSchedule(f"schedule.expr {expr[:60]!r} is not a cron expression: {problem}") from None
     raise BadSchedule(f"schedule.expr {expr[:60]!r} comes about too rarely")
 
 

@@ -37,7 +37,7 @@ from openclaw.text import clipped
 INTERNAL_ROUTE = Route(channel="internal")
 LONGEST_SUMMARY = 2000
 LONGEST_WAIT_S = 3600.0
-"""A wait for a run is begun anew after this long."""
+"""The longest single wait for a run; it is then repeated."""
 LOOK_AGAIN_S = 10.0
 """The same where another node may run it, and may go away before it tells the end."""
 MOST_CHATS = 200
@@ -110,9 +110,9 @@ class ScheduledTurns:
         return self.runtime.config.current
 
     def agent(self, agent_id: str | None) -> str:
-        """The agent that is meant. An unknown one is the default one."""
-        wanted = normalize_agent_id(agent_id) if agent_id else ""
-        return wanted if wanted in agent_ids(self.config) else default_agent_id(self.config)
+        """Return the agent that is meant. An unknown one is the default one."""
+        requested = normalize_agent_id(agent_id) if agent_id else ""
+        return requested if requested in agent_ids(self.config) else default_agent_id(self.config)
 
     def main_session(self, agent_id: str) -> SessionRef:
         session = self.config.session
@@ -121,7 +121,7 @@ class ScheduledTurns:
     # A turn
 
     async def begin(self, turn: ScheduledTurn) -> TurnOutcome | None:
-        """Accepts the turn. Returns an outcome only when it is not run. A turn that was accepted before goes on."""
+        """Accept the turn. Returns an outcome only when it is not run. A turn that was accepted before goes on."""
         if await self.runtime.stores.ledger.by_run(turn.run_id) is not None:
             return None
         session = turn.session
@@ -151,11 +151,11 @@ class ScheduledTurns:
         return None
 
     async def ended(self, run_id: str) -> TurnOutcome:
-        """Waits for the end of a turn that was accepted."""
+        """Wait for the end of a turn that was accepted."""
         while (row := await self.runtime.stores.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
             await self.runs.index.wait(run_id, LONGEST_WAIT_S if self.runtime.stores.claims.alone else LOOK_AGAIN_S)
         if row is None:
-            return TurnOutcome(status="error", error="the run is not known any more")
+            return TurnOutcome(status="error", error="the run is no longer known")
         result = row.result or {}
         files = msgspec.convert(result.get("files") or {}, Files)
         outcome = TurnOutcome(
@@ -174,7 +174,7 @@ class ScheduledTurns:
         return await self.begin(turn) or await self.ended(turn.run_id)
 
     async def _fresh_session(self, turn: ScheduledTurn) -> None:
-        """Gives the key a new session whose id follows from the run, so that a repeated step makes the same one."""
+        """Give the key a new session whose id follows from the run, so that a repeated step makes the same one."""
         session, made = turn.session, str(uuid.uuid5(uuid.UUID(turn.run_id), "session"))
         now = self.runtime.clock.now_ms()
 
@@ -222,7 +222,7 @@ class ScheduledTurns:
         return AnnounceTarget(route=route)
 
     async def _last_route(self, agent_id: str) -> Route:
-        """The last route of the main session, or else of the chat in which the owner wrote last.
+        """Return the last route of the main session, or else of the chat in which the owner wrote last.
 
         With a ``session.dmScope`` other than ``main``, nobody writes to the main session on a channel.
         """
@@ -251,7 +251,7 @@ class ScheduledTurns:
         source: str,
         files: Sequence[MediaRef] = (),
     ) -> bool:
-        """Hands a text to the outbox, exactly once for this step of this run.
+        """Hand a text to the outbox, exactly once for this step of this run.
 
         Returns False if the send policy does not let it out.
         """
@@ -270,26 +270,26 @@ class ScheduledTurns:
         return row.reason.code is not ReasonCode.SEND_POLICY
 
     async def already_sent(self, row: LedgerRow | None, route: Route) -> bool:
-        """Whether the run itself has sent something to the same place with the ``message`` tool."""
+        """Return whether the run itself has sent something to the same place with the ``message`` tool."""
         for call in await self.runtime.stores.ledger.tool_calls(row.id) if row is not None else []:
             if call.name != "message" or not call.ok:
                 continue
-            given = msgspec.json.decode(call.arguments)
-            if isinstance(given, dict) and given.get("action") not in (None, "send", "reply"):
+            value = msgspec.json.decode(call.arguments)
+            if isinstance(value, dict) and value.get("action") not in (None, "send", "reply"):
                 continue
-            to = str(given.get("to") or given.get("target") or "") if isinstance(given, dict) else ""
+            to = str(value.get("to") or value.get("target") or "") if isinstance(value, dict) else ""
             if not to or to == route.to:
                 return True
         return False
 
     def current_time(self) -> str:
-        """The line that tells a turn without a person's message what time it is."""
+        """Return the line that tells a turn without a person's message what time it is."""
         zone = user_zone(self.config)
         moment = datetime.fromtimestamp(self.runtime.clock.now_ms() / 1000, zone).astimezone(zone)
         return f"Current time: {moment:%A, %B %d, %Y, %H:%M} ({moment:%Z})"
 
 
-def said_nothing(outcome: TurnOutcome) -> bool:
-    """Whether the agent had nothing to tell: it was silent, or ended without a word."""
+def has_no_reply(outcome: TurnOutcome) -> bool:
+    """Return whether the agent had nothing to tell: it was silent, or ended without a word."""
     row = outcome.row
     return not (outcome.text or outcome.files) or (row is not None and row.reason.code is ReasonCode.NO_WORDS)

@@ -29,7 +29,7 @@ from openclaw.cluster.claims import Claims
 from openclaw.inbound.incoming import Facts, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Pipeline
 from openclaw.messages import NO_ROUTE, Route, ToolSpec
-from openclaw.outbound.reply_files import said_in
+from openclaw.outbound.reply_files import result_text
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
 from openclaw.runs.queue_settings import QueueOverrides
 from openclaw.runs.reasons import reason_text
@@ -468,7 +468,7 @@ class BetweenSessions:
             if timeout_s is not None:
                 return Outcome(status="timeout", error=f"no answer within {timeout_s:g} s")
         row = await self._runtime.stores.ledger.by_run(run_id)
-        text = said_in(row.result) if row else ""
+        text = result_text(row.result) if row else ""
         if ended.status == "ok":
             return Outcome(status="ok", reply=text, row=row)
         code = row.reason.code if row else ReasonCode.NONE

@@ -24,7 +24,7 @@ from openclaw.messages import Route, ToolSpec
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reply import money, token_count
-from openclaw.outbound.reply_files import said_in
+from openclaw.outbound.reply_files import result_text
 from openclaw.outbound.session_preview import last_messages, preview_role, preview_text
 from openclaw.outbound.silence import ANNOUNCE_SKIP
 from openclaw.paths import normalize_agent_id
@@ -371,7 +371,7 @@ class Subagents:
     async def _find_result(self, job: JobRow, state: SpawnState) -> None:
         """Lets the sub-agent say what came of its task, and stores it in its final form."""
         work = await self._runtime.stores.ledger.by_run(step_id(job.id, "work"))
-        said = said_in(work.result).strip() if work else ""
+        said = result_text(work.result).strip() if work else ""
         if state.status == "success":
             announced = await self._announce_step(job, state)
             state.silent = announced is not None and announced.silent

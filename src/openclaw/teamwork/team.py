@@ -26,8 +26,8 @@ class Team:
     def __init__(self, runtime: Runtime, runs: Runs, pipeline: Pipeline, notices: Notices, views: SessionViews) -> None:
         self.jobs = Jobs(runtime.stores.ledger, runtime.clock, runtime.stores.claims)
         between = BetweenSessions(runtime, pipeline, runs)
-        conversations = Conversations(runtime, between, self.jobs, notices.speak)
-        self.subagents = Subagents(runtime, between, self.jobs, runs, notices.speak)
+        conversations = Conversations(runtime, between, self.jobs, notices.send_as_agent)
+        self.subagents = Subagents(runtime, between, self.jobs, runs, notices.send_as_agent)
         self.command = SubagentsCommand(runtime, self.subagents, between)
         self._tools: list[Tool] = [
             SessionsListTool(views),

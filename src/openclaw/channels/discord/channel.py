@@ -173,7 +173,7 @@ class DiscordChannel:
     async def _token(self) -> str:
         secret = await secret_of(self._context, self._settings.token, "token", "DISCORD_BOT_TOKEN")
         token = secret.removeprefix("Bot ").strip()
-        redact.know([token])
+        redact.register([token])
         return token
 
     def _restore_state(self) -> GatewaySession | None:

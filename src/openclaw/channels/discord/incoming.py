@@ -209,12 +209,12 @@ def interpret(
             inbound = _message_inbound(message, author, own, account_id, rooms)
             if event == "MESSAGE_UPDATE":
                 # Discord also updates a message to add a link preview.
-                return Edited(inbound=inbound) if message.edited_timestamp and inbound.says_something else None
+                return Edited(inbound=inbound) if message.edited_timestamp and inbound.has_content else None
             files = (
                 *message.attachments,
                 *(file for snapshot in message.message_snapshots for file in snapshot.message.attachments),
             )
-            return Posted(inbound=inbound, files=files) if inbound.says_something or files else None
+            return Posted(inbound=inbound, files=files) if inbound.has_content or files else None
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             return _reacted(msgspec.convert(data, DiscordReaction), event.endswith("ADD"), own, account_id, rooms)
         case "INTERACTION_CREATE":

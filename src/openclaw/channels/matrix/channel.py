@@ -48,7 +48,7 @@ from openclaw.inbound.prompt_text import display_name
 from openclaw.messages import Route
 from openclaw.outbound.channel_formats import render
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed, SendReceipt
-from openclaw.redact import know
+from openclaw.redact import register
 from openclaw.storage.documents import SharedDocument
 from openclaw.storage.files.disk import FileDocuments
 
@@ -164,7 +164,7 @@ class MatrixChannel:
             return
         stored = await self._stored_login()
         if stored is not None and stored.homeserver == self._homeserver and stored.user_id == client.user_id:
-            know([stored.access_token])
+            register([stored.access_token])
             try:
                 await client.use(stored.access_token, stored.user_id, stored.device_id)
                 return
@@ -181,7 +181,7 @@ class MatrixChannel:
                     f"{self._homeserver} rejected the login of {client.user_id}: check {self._context.key('password')}"
                 ) from None
             raise
-        know([identity.access_token])
+        register([identity.access_token])
         await self._login.change(lambda login: login.update(msgspec.to_builtins(identity)))
 
     async def _stored_login(self) -> LoggedIn | None:

@@ -136,7 +136,7 @@ class SignalChannel:
         self._own = with_learned_uuid(self._own, received)
         interpreted = interpret(received, self._own, self._context.account.id)
         if isinstance(interpreted, Posted) and self._settings.ignore_attachments:
-            interpreted = Posted(inbound=interpreted.inbound) if interpreted.inbound.says_something else None
+            interpreted = Posted(inbound=interpreted.inbound) if interpreted.inbound.has_content else None
         if interpreted is not None:
             inbound = interpreted.inbound
             admitted = await submit_event(self._context, interpreted, partial(self._fetch, inbound))
@@ -411,13 +411,13 @@ def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> Channel
     if data.remote_delete is not None:
         inbound.message_id = _message_id(data.remote_delete.timestamp, sender.id, data.group_info)
         return Deleted(inbound=inbound)
-    if edit is not None and edit.target_sent_timestamp and inbound.says_something:
+    if edit is not None and edit.target_sent_timestamp and inbound.has_content:
         inbound.revision = str(inbound.timestamp_ms)
         inbound.message_id = _message_id(edit.target_sent_timestamp, sender.id, data.group_info)
         return Edited(inbound=inbound)
     if data.reaction is not None:
         return _reaction(inbound, data.reaction, own, data.group_info)
-    if not inbound.says_something and not data.attachments:
+    if not inbound.has_content and not data.attachments:
         return None
     return Posted(inbound=inbound, files=data.attachments or ())
 

@@ -189,7 +189,7 @@ def interpret(event: SlackEvent, bot: Bot, around: Surroundings) -> ChannelEvent
             return Deleted(inbound=inbound)
         case _:
             files = message.files or ()
-            has_content = inbound.says_something or files or inbound.quoted
+            has_content = inbound.has_content or files or inbound.quoted
             return Posted(inbound=inbound, files=files) if has_content else None
 
 

@@ -263,10 +263,10 @@ def interpret(update: Update, own: OwnBot, account_id: str, commands: Collection
         return None
     inbound = _message_inbound(message, sender, own, account_id, commands)
     if update.edited_message is not None:
-        return Edited(inbound=inbound) if inbound.says_something else None
+        return Edited(inbound=inbound) if inbound.has_content else None
     files, notes = _files(message)
     inbound.untrusted = notes
-    if not inbound.says_something and not files and not notes:
+    if not inbound.has_content and not files and not notes:
         return None
     return MessageEvent(inbound=inbound, files=files, album=message.media_group_id)
 

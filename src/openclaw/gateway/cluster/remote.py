@@ -347,7 +347,7 @@ class RemoteMessages:
             self._gateway.runtime.stores.claims.forget_owner(name)
             now = await self._gateway.runtime.stores.claims.claim(name)
             if now.mine:
-                return await self._gateway.pipeline.take_from(message)
+                return await self._gateway.pipeline.accept_forwarded(message)
             owner = now.node
 
     async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> None:
@@ -382,7 +382,7 @@ class RemoteMessages:
         session = message.facts.session
         self._gateway.runtime.stores.claims.forget_owner(session_name(session.agent_id, session.key))
         try:
-            result = await self._gateway.pipeline.take_from(message)
+            result = await self._gateway.pipeline.accept_forwarded(message)
         except SessionGone:
             return _encode(None)
         if isinstance(result, Handled) and message.inbound is None and result.stopped is None:

@@ -609,7 +609,7 @@ class SharedState:
         if everything or heartbeat.FILE_NAME in names:
             await gateway.heartbeats.load()
         if gateway.scheduler.running:
-            gateway.cron.look_again()
+            gateway.cron.recheck()
             if everything or hooks.FILE_NAME in names:
                 await gateway.hook_runs.follow_new()
 

@@ -151,7 +151,7 @@ def watch_approvals(
         run = index.get(approval.run_id) if approval.run_id else None
         settings = runtime.config.current.approvals.get("exec", {})
         if run is not None and not (isinstance(settings, dict) and settings.get("enabled") is False):
-            spawn(notices.beside_run(run, f"approval-{approval.id}-{event}", text))
+            spawn(notices.notify_run(run, f"approval-{approval.id}-{event}", text))
 
     def requested(approval: Approval) -> None:
         broadcaster.publish("exec.approval.requested", question_view(approval), drop_if_slow=True)

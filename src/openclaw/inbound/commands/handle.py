@@ -1,4 +1,4 @@
-"""Reads a message for commands and settings, carries them out, and says what goes on to the agent."""
+"""Reads a message for commands and settings, carries them out, and say what goes on to the agent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ HANDLERS: Mapping[str, Handler] = {
 
 
 async def handle_commands(facts: Facts, text: str, context: CommandContext) -> Outcome:
-    """Carries out what the message asks of the Gateway. Text without commands comes back unchanged.
+    """Carry out what the message asks of the Gateway. Text without commands comes back unchanged.
 
     ``text`` is what the person typed and not the prompt made from it.
     """
@@ -100,9 +100,9 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
 
 
 def _refused(facts: Facts, needed: Iterable[tuple[str, Right]]) -> Handled | None:
-    """The answer to somebody who gives a command without its right; None: every right is there.
+    """Return the answer to somebody who gives a command without its right; None: every right is there.
 
-    A client is told the scope that it lacks, and a guest in a direct chat whose command it is. Strangers and groups
+    A client learns the scope that it lacks, and a guest in a direct chat whose command it is. Strangers and groups
     hear nothing.
     """
     for name, right in needed:
@@ -110,8 +110,8 @@ def _refused(facts: Facts, needed: Iterable[tuple[str, Right]]) -> Handled | Non
             continue
         if facts.client:
             return Handled(reply=f"❌ /{name} needs the scope {scope_for(right)}, which this client does not have.")
-        told = f"❌ /{name} is for the owner, who is named in commands.ownerAllowFrom." if facts.rights else None
-        return Handled(reply=None if facts.group else told)
+        details = f"❌ /{name} is for the owner, who is named in commands.ownerAllowFrom." if facts.rights else None
+        return Handled(reply=None if facts.group else details)
     return None
 
 
@@ -120,7 +120,7 @@ def _understands(facts: Facts, context: CommandContext) -> bool:
 
 
 def is_directive_only(directives: Directives, facts: Facts) -> bool:
-    """Whether the message holds settings and nothing else, no picture either."""
+    """Return whether the message holds settings and nothing else, no picture either."""
     return bool(directives.kinds) and not facts.has_media and not _words(directives, facts)
 
 
@@ -161,7 +161,7 @@ async def _reply(name: str, facts: Facts, context: CommandContext, args: str = "
 
 
 async def _with_directives(text: str, facts: Facts, context: CommandContext) -> Outcome:
-    """Obeys the settings that the sender may give. The others are refused when they stand alone, and else are words."""
+    """Obey the settings that the sender may give. The others are refused when they stand alone, and else are words."""
     aliases = usable_aliases(model_aliases(context.config))
     shortcuts = "read" in facts.rights and _understands(facts, context)
     directives = parse_directives(text, aliases, shortcuts=shortcuts)
@@ -182,6 +182,6 @@ async def _with_directives(text: str, facts: Facts, context: CommandContext) -> 
     return Continue(
         text=directives.prompt(model_known=directives.model is None or wishes.model is not None),
         wishes=wishes,
-        queue=directives.queue.wish if directives.queue and directives.queue.says_something else None,
+        queue=directives.queue.wish if directives.queue and directives.queue.has_content else None,
         side_replies=[*replies, *complaints],
     )

@@ -24,7 +24,7 @@ class Command(msgspec.Struct, frozen=True):
     help: str
     """One line that says what the command does."""
     usage: str = ""
-    """The arguments as help shows them. Empty: it takes none, and a message with more words is no command."""
+    """The arguments as help shows them. Empty if it takes none; then a message with more words is not this command."""
     aliases: tuple[str, ...] = ()
     words: Mapping[str, Right] = {}
     """The rights of its other uses, by the first word after the command."""
@@ -105,32 +105,32 @@ WORDS = tuple(_BY_WORD)
 
 
 def find(word: str) -> Command | None:
-    """The command with this name or alias, without the slash and in any case."""
+    """Return the command with this name or alias, without the slash and in any case."""
     return _BY_WORD.get(word.lower())
 
 
 def near_miss(text: str, aliases: Collection[str] = ()) -> str | None:
-    """The command that somebody probably meant who sent one mistyped word, such as ``/stauts``."""
+    """Return the command that somebody probably meant who sent one mistyped word, such as ``/stauts``."""
     word = text.strip().removeprefix("/").lower()
     if not text.strip().startswith("/") or not word.isalpha() or len(word) > 20 or word in _BY_WORD or word in aliases:
         return None
     import difflib
 
-    found = difflib.get_close_matches(word, _BY_WORD, n=1, cutoff=0.8)
-    return _BY_WORD[found[0]].name if found else None
+    result = difflib.get_close_matches(word, _BY_WORD, n=1, cutoff=0.8)
+    return _BY_WORD[result[0]].name if result else None
 
 
 def settings_rights(kinds: Iterable[str], *, inline: bool = False) -> list[tuple[str, Right]]:
-    """The right that each setting needs, alone or inside other text."""
-    found = [_BY_WORD[kind] for kind in kinds]
-    return [(command.name, (command.inline if inline else None) or command.right) for command in found]
+    """Return the right that each setting needs, alone or inside other text."""
+    matches = [_BY_WORD[kind] for kind in kinds]
+    return [(command.name, (command.inline if inline else None) or command.right) for command in matches]
 
 
 def listed(config: Config, *, group: bool = True) -> list[Command]:
-    """The commands that help shows: those that would work here."""
+    """Return the commands that help shows: those that would work here."""
     return [command for command in COMMANDS if command.enabled(config) and (group or not command.group_only)]
 
 
 def usable_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
-    """The model aliases that may be written as ``/alias``: those that are no name of a command."""
+    """Return the model aliases that may be written as ``/alias``: those that are no name of a command."""
     return tuple(alias for alias in aliases if alias.lower() not in _BY_WORD)

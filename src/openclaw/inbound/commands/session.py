@@ -88,13 +88,13 @@ async def usage(context: CommandContext, facts: Facts, args: str) -> str:
 
 
 async def resume(context: CommandContext, facts: Facts, args: str) -> str:
-    runtime, session, wanted = context.runtime, facts.session, args.strip()
-    if wanted.lower().split()[:1] == ["list"]:
+    runtime, session, requested = context.runtime, facts.session, args.strip()
+    if requested.lower().split()[:1] == ["list"]:
         return _listing(await earlier_sessions(runtime, session), runtime.clock.now_ms())
     try:
-        rotation = await take_up(runtime, context.runs, session, wanted or None)
+        rotation = await take_up(runtime, context.runs, session, requested or None)
     except NotResumable as refused:
-        return f"{refused} /resume list shows what there is." if wanted else str(refused)
+        return f"{refused} /resume list shows what there is." if requested else str(refused)
     context.notices.announce(session, rotation)
     return f"⏪ {rotation.marker_text}"
 
@@ -110,24 +110,24 @@ def _listing(earlier: list[EarlierSession], now_ms: int) -> str:
 
 
 async def why(context: CommandContext, facts: Facts, args: str) -> str:
-    """Tells the story of a message of this session. A chat must not tell what was said in another session."""
+    """Return the history of a message of this session. A chat must not tell what was said in another session."""
     runtime, ref, key = context.runtime, args.strip(), facts.session.key
     if not ref:
-        found = await runtime.stores.ledger.recent(session_key=key, limit=1)
-        if not found:
+        matches = await runtime.stores.ledger.recent(session_key=key, limit=1)
+        if not matches:
             return "No message of this session is on record yet."
     elif row := await find_message(runtime.stores.ledger, ref, key):
-        found = [row]
+        matches = [row]
     else:
         notes = await runtime.stores.ledger.rejected([ref])
         if here := [note for note in notes if (note.channel, note.chat) == (facts.channel, facts.chat)]:
             return "\n".join(explain_rejected(here, user_zone(context.config)))
-        found = [row for row in await runtime.stores.ledger.runs_beginning(ref, 6) if row.session_key == key]
-    if not found:
+        matches = [row for row in await runtime.stores.ledger.runs_beginning(ref, 6) if row.session_key == key]
+    if not matches:
         return f'Nothing is known of "{shortened(ref, 80)}".'
-    if len(found) > 1:
-        return f'"{ref}" is how several runs begin: {", ".join(row.run_id for row in found)}.'
-    return "\n".join(explain_message(runtime, context.runs, await load_history(runtime, found[0])))
+    if len(matches) > 1:
+        return f'"{ref}" is how several runs begin: {", ".join(row.run_id for row in matches)}.'
+    return "\n".join(explain_message(runtime, context.runs, await load_history(runtime, matches[0])))
 
 
 DEFAULT_TRIGGERS = ("/new", "/reset")
@@ -138,12 +138,12 @@ GREETING = (
 
 
 def find_reset(text: str, triggers: Iterable[str], listening: Listening) -> tuple[str, str] | None:
-    """The trigger that a message begins with, and the unchanged text after it. None: the message is no reset."""
-    wanted = dict.fromkeys((*DEFAULT_TRIGGERS, *(trigger.strip() for trigger in triggers)))
-    if "/" not in text and all(trigger.startswith("/") for trigger in wanted if trigger):
+    """Return the trigger that begins a message, and the text after it. None if the message is not a reset."""
+    requested = dict.fromkeys((*DEFAULT_TRIGGERS, *(trigger.strip() for trigger in triggers)))
+    if "/" not in text and all(trigger.startswith("/") for trigger in requested if trigger):
         return None
     body = command_body(text, listening)
-    for trigger in wanted:
+    for trigger in requested:
         if trigger and _begins(body, trigger):
             return trigger, body[len(trigger) :].strip().removeprefix(":").strip()
     return None
@@ -167,7 +167,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 async def begin_session(trigger: str, rest: str, facts: Facts, context: CommandContext) -> Started:
-    """Replaces the session, and stores the model that the rest begins with."""
+    """Replace the session, and store the model that the rest begins with."""
     config, catalogue, session = context.config, context.catalogue, facts.session
     default = catalogue.default_for(config, session.agent_id)
     reason = "reset" if trigger.lower() == "/reset" else "new"
@@ -248,7 +248,7 @@ async def _change(context: CommandContext, change: Callable[[], Snapshot]) -> Sn
 
 
 def read_value(text: str) -> Any:
-    """The value that the text means as JSON, or else the text itself."""
+    """Return the value that the text means as JSON, or else the text itself."""
     try:
         return pyjson5.decode(text)
     except pyjson5.Json5Exception:
@@ -297,7 +297,7 @@ async def approve(context: CommandContext, facts: Facts, args: str) -> str:
 
 
 def read_answer(args: str) -> tuple[str, Decision] | None:
-    """The id and the decision. They may be written in either order."""
+    """Return the id and the decision. They may be written in either order."""
     words = args.split()
     if len(words) != 2:
         return None

@@ -88,7 +88,7 @@ class DirectiveAnswer(Exception):
 
 
 async def store_directives(directives: Directives, facts: Facts, context: CommandContext) -> str:
-    """Checks every directive, then stores them all, and answers with one sentence per setting."""
+    """Check every directive, then store them all, and answer with one sentence per setting."""
     changes = _Changes(facts, context, await context.entry(facts.session))
     try:
         changes.profiles = await known_profiles(directives, facts, context)
@@ -102,7 +102,7 @@ async def store_directives(directives: Directives, facts: Facts, context: Comman
 
 
 async def store_settings(fields: dict[str, Any], acknowledgement: str, facts: Facts, context: CommandContext) -> str:
-    """Sets fields of the session's entry and returns the reply.
+    """Set fields of the session's entry and return the reply.
 
     A session that has expired is replaced first, because the settings are meant for the new one. The reply says so
     where the chat does not show it by itself.
@@ -142,10 +142,10 @@ class _Changes:
         if queue is not None:
             if queue.invalid:
                 raise DirectiveAnswer(invalid_options(queue))
-            if not queue.says_something:
+            if not queue.has_content:
                 raise DirectiveAnswer(queue_overview(self.facts, self.context, self.entry))
             values = {field: getattr(queue.wish, option) for option, field, _, _ in _QUEUE_OPTIONS}
-            # A reset removes the fields that are not set anew.
+            # A reset removes the fields that are not set again.
             self.fields |= {field: value for field, value in values.items() if queue.reset or value is not None}
         if think and think.value == "xhigh" and "xhigh" not in supported_levels(model):
             raise DirectiveAnswer(
@@ -154,29 +154,29 @@ class _Changes:
         self._acknowledge(directives, model)
 
     def _model(self, directives: Directives) -> Model:
-        """The model that the session will have. Choosing another one is part of the change."""
-        wanted = directives.model
-        if wanted is None or wanted.name.lower() in QUESTIONS:
-            if wanted is not None:
-                raise DirectiveAnswer(model_info(wanted.name.lower(), self.facts, self.context, self.entry))
+        """Return the model that the session will have. Choosing another one is part of the change."""
+        requested = directives.model
+        if requested is None or requested.name.lower() in QUESTIONS:
+            if requested is not None:
+                raise DirectiveAnswer(model_info(requested.name.lower(), self.facts, self.context, self.entry))
             try:
                 return current_model(self.entry, self.config, self.catalogue, self.agent_id)
             except UnknownModel as unknown:
                 raise DirectiveAnswer(f"{unknown} /model default goes back to the configured one.") from None
-        if wanted.name.isdigit():
+        if requested.name.isdigit():
             raise DirectiveAnswer(
-                f'Models have no numbers, so "{wanted.name}" names none. '
+                f'Models have no numbers, so "{requested.name}" names none. '
                 "/models shows the names; then write /model <name>."
             )
         try:
-            model = named_model(wanted.name, self.config, self.catalogue, self.agent_id)
+            model = named_model(requested.name, self.config, self.catalogue, self.agent_id)
             check_program(model, self.facts, self.catalogue)
         except UnknownModel as unknown:
             raise DirectiveAnswer(str(unknown)) from None
-        if wanted.profile and wanted.profile not in self.profiles:
-            raise DirectiveAnswer(f"{unknown_profile(wanted.profile, model, self.profiles)} The model is unchanged.")
+        if requested.profile and requested.profile not in self.profiles:
+            raise DirectiveAnswer(f"{unknown_profile(requested.profile, model, self.profiles)} The model is unchanged.")
         default = self.catalogue.default_for(self.config, self.agent_id)
-        self.fields.update(model_fields(model, default, wanted.profile))
+        self.fields.update(model_fields(model, default, requested.profile))
         return model
 
     def _level(self, kind: LevelKind, level: Level, model: Model) -> None:
@@ -246,19 +246,19 @@ class _Changes:
 async def settings_for_run(
     directives: Directives, facts: Facts, context: CommandContext
 ) -> tuple[MessageBody, list[str]]:
-    """The settings for one run, and the complaints about those that cannot be met."""
+    """Return the settings for one run, and the complaints about those that cannot be met."""
     complaints: list[str] = []
-    wanted, model = directives.model, None
-    if wanted is not None and wanted.name.lower() not in QUESTIONS:
+    requested, model = directives.model, None
+    if requested is not None and requested.name.lower() not in QUESTIONS:
         try:
-            found = named_model(wanted.name, context.config, context.catalogue, facts.session.agent_id)
-            check_program(found, facts, context.catalogue)
-            model = found
+            result = named_model(requested.name, context.config, context.catalogue, facts.session.agent_id)
+            check_program(result, facts, context.catalogue)
+            model = result
         except UnknownModel as unknown:
             complaints.append(str(unknown))
-    profile = wanted.profile if wanted and model else None
-    if profile and model and profile not in (known := await known_profiles(directives, facts, context)):
-        complaints.append(f"{unknown_profile(profile, model, known)} The usual one is used.")
+    profile = requested.profile if requested and model else None
+    if profile and model and profile not in (existing := await known_profiles(directives, facts, context)):
+        complaints.append(f"{unknown_profile(profile, model, existing)} The usual one is used.")
         profile = None
     if unknown := [named for named in directives.levels if named[1].word and named[1].value is None]:
         entry, agent_id = await context.entry(facts.session), facts.session.agent_id
@@ -285,7 +285,7 @@ async def settings_for_run(
 
 
 def honoured(directives: Directives, facts: Facts) -> Directives:
-    """Drops what does not count: in a group, a message that loosens the rules for commands must mention the agent."""
+    """Drop what does not count: in a group, a message that loosens the rules for commands must mention the agent."""
     if not facts.group or facts.mentioned:
         return directives
     loosens = directives.elevated is not None and directives.elevated.value != "off"
@@ -299,7 +299,7 @@ def honoured(directives: Directives, facts: Facts) -> Directives:
 
 
 def effective_levels(config: Config, facts: Facts, entry: SessionEntry | None, model: Model) -> dict[LevelKind, str]:
-    """The levels that hold now: the session's own setting, or else the configured default."""
+    """Return the levels that hold now: the session's own setting, or else the configured default."""
     defaults, own = config.agents.defaults, entry or SessionEntry(sessionId="")
     elevated = own.get("elevatedLevel") or defaults.elevated_default
     return {
@@ -333,7 +333,7 @@ def _offered_levels(kind: LevelKind, model: Model) -> tuple[str, ...]:
 
 
 def forbids_elevated(config: Config, facts: Facts) -> list[str]:
-    """The paths of the settings that forbid elevated commands. Empty: they are allowed."""
+    """Return the paths of the settings that forbid elevated commands. Empty: they are allowed."""
     if "admin" not in facts.rights:
         return ["commands.ownerAllowFrom"]
     agent = agent_config(config, facts.session.agent_id)
@@ -347,7 +347,7 @@ def forbids_elevated(config: Config, facts: Facts) -> list[str]:
 
 
 def elevated_allowed(config: Config, facts: Facts) -> bool:
-    """Whether the sender may use elevated commands. Usually nobody is listed, and one look decides it."""
+    """Return whether the sender may use elevated commands. Usually nobody is listed, and one look decides it."""
     return bool(config.tools.elevated.allow_from) and not forbids_elevated(config, facts)
 
 
@@ -357,8 +357,8 @@ def _forbidding(path: str, settings: Elevated, facts: Facts, *, list_required: b
     listed = settings.allow_from.get(facts.channel)
     if listed is None and not list_required:
         return []
-    known = {normal_id(facts.channel, str(entry)) for entry in listed or ()}
-    allowed = "*" in known or not known.isdisjoint(facts.sender_ids)
+    existing = {normal_id(facts.channel, str(entry)) for entry in listed or ()}
+    allowed = "*" in existing or not existing.isdisjoint(facts.sender_ids)
     return [] if allowed else [f"{path}.allowFrom.{facts.channel}"]
 
 
@@ -374,7 +374,7 @@ def elevated_refusal(forbidding: list[str], config: Config, facts: Facts) -> str
 
 
 async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
-    """Shows what waits, drops one of it or puts one first. None: the words are a setting, which is a directive."""
+    """Show what waits, drop one of it or puts one first. None: the words are a setting, which is a directive."""
     key = facts.session.key
     words = args.lower().split()
     match words:
@@ -409,7 +409,7 @@ def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[Run | No
 
 
 def _typed(run: Run) -> str:
-    """The beginning of what the person wrote."""
+    """Return the beginning of what the person wrote."""
     return shortened(run.row.body.written or typed_text(run.row.body.prompt or ""))
 
 
@@ -515,7 +515,7 @@ def model_info(what: str, facts: Facts, context: CommandContext, entry: SessionE
 
 
 def key_label(model: Model, context: CommandContext) -> str:
-    """Says where the model's key comes from. The key itself is never shown."""
+    """Report where the model's key comes from. The key itself is never shown."""
     source = find_source(model, provider_config(context.config, model.provider), context.environ)
     return {"unneeded": "no key needed", "missing": "no key"}.get(source.kind, f"{source.kind} {source.where}".strip())
 
@@ -526,18 +526,18 @@ def offered_models(config: Config, catalogue: Catalogue, agent_id: str) -> list[
     if not listed:
         return catalogue.available()
     names = [*listed, primary_model(config, agent_id), *fallback_models(config, agent_id)]
-    found: dict[str, Model] = {}
+    matches: dict[str, Model] = {}
     for name in names:
         try:
             model = catalogue.resolve(name) if name else catalogue.default_for(config, agent_id)
         except UnknownModel:
             continue
-        found.setdefault(model.ref, model)
-    return list(found.values())
+        matches.setdefault(model.ref, model)
+    return list(matches.values())
 
 
 def named_model(name: str, config: Config, catalogue: Catalogue, agent_id: str) -> Model:
-    """The model that a reference, an alias or an unambiguous part of a name means.
+    """Return the model that a reference, an alias or an unambiguous part of a name means.
 
     Raises ``UnknownModel``, whose text says what is on offer.
     """
@@ -561,24 +561,24 @@ def named_model(name: str, config: Config, catalogue: Catalogue, agent_id: str) 
 
 
 def check_program(model: Model, facts: Facts, catalogue: Catalogue) -> None:
-    """Raises ``UnknownModel`` if the model is a program that the sender may not choose."""
+    """Raise ``UnknownModel`` if the model is a program that the sender may not choose."""
     if "admin" not in facts.rights:
         catalogue.check_choice(model, facts.session.agent_id)
 
 
 def fuzzy_model(fragment: str, models: Sequence[Model], *, provider: str = "", only: bool = False) -> Model | None:
     """The model whose id fits the fragment best. With ``only`` the result is None when several fit equally well."""
-    wanted = fragment.lower()
+    requested = fragment.lower()
     candidates = [model for model in models if not provider or model.provider == provider]
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = [model for model in candidates if fits(model.id.lower(), wanted)]
-        if found:
-            return found[0] if len(found) == 1 or not only else None
+        matches = [model for model in candidates if fits(model.id.lower(), requested)]
+        if matches:
+            return matches[0] if len(matches) == 1 or not only else None
     return None
 
 
 def leading_model(text: str, config: Config, catalogue: Catalogue, agent_id: str) -> tuple[Model | None, str]:
-    """The model that the first one or two words name, and the text after them. Only models on offer count."""
+    """Return the model that the first one or two words name, and the text after them. Only models on offer count."""
     words = text.split(None, 2)
     if not words:
         return None, text
@@ -610,7 +610,7 @@ def _exact(name: str, offered: Sequence[Model], catalogue: Catalogue) -> Model |
 
 
 def _after(text: str, words: int) -> str:
-    """The text after its first words, with its line breaks."""
+    """Return the text after its first words, with its line breaks."""
     parts = text.split(None, words)
     return parts[words] if len(parts) > words else ""
 
@@ -628,15 +628,15 @@ def model_fields(model: Model, default: Model, profile: str | None = None) -> di
 
 
 async def known_profiles(directives: Directives, facts: Facts, context: CommandContext) -> Sequence[str]:
-    """The ids of the stored credentials among which ``/model name@profile`` chooses.
+    """Return the ids of the stored credentials among which ``/model name@profile`` chooses.
 
     Without a profile in the directive nothing is read.
     """
-    wanted, runtime, agent_id = directives.model, context.runtime, facts.session.agent_id
-    if wanted is None or not wanted.profile:
+    requested, runtime, agent_id = directives.model, context.runtime, facts.session.agent_id
+    if requested is None or not requested.profile:
         return ()
     try:
-        model = named_model(wanted.name, context.config, context.catalogue, agent_id)
+        model = named_model(requested.name, context.config, context.catalogue, agent_id)
     except UnknownModel:
         return ()
     stored = await runtime.models.failover.keys.stored(model, context.config, agent_id)

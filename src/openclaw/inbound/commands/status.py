@@ -56,7 +56,7 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
 
 
 async def _fallback_lines(context: CommandContext, agent_id: str, entry: SessionEntry, model: Model) -> list[str]:
-    """Says that the session's model rests after a failure, how long, and who answered in its place."""
+    """Say that the session's model rests after a failure, how long, and who answered in its place."""
     resting = await context.runtime.models.failover.cooldown_of(model, agent_id)
     if resting is None:
         return []
@@ -67,20 +67,20 @@ async def _fallback_lines(context: CommandContext, agent_id: str, entry: Session
 
 
 async def _token_lines(context: CommandContext, facts: Facts, entry: SessionEntry, *, paid: bool) -> list[str]:
-    """The tokens and the cost of the session, and how much came from the provider's cache.
+    """Return the tokens and the cost of the session, and how much came from the provider's cache.
 
     ``paid`` False: calls are not paid one by one, and no cost is shown.
     """
     lines: list[str] = []
-    given, answered = entry.get("inputTokens"), entry.get("outputTokens")
+    value, answered = entry.get("inputTokens"), entry.get("outputTokens")
     cost = ""
     if paid:
         totals = await session_totals(context.runtime, facts.session, entry)
         cost = f" · 💵 Cost: {cost_text(totals)}" if totals.known and totals.total_cost else ""
-    if given is not None or answered is not None or cost:
-        lines.append(f"🧮 Tokens: {token_count(given)} in / {token_count(answered)} out{cost}")
+    if value is not None or answered is not None or cost:
+        lines.append(f"🧮 Tokens: {token_count(value)} in / {token_count(answered)} out{cost}")
     read, written = entry.get("cacheRead", 0), entry.get("cacheWrite", 0)
-    if share := cache_share(read, written, given or 0):
+    if share := cache_share(read, written, value or 0):
         lines.append(f"🗄️ Cache: {share} hit · {token_count(read)} cached, {token_count(written)} new")
     return lines
 
@@ -121,7 +121,7 @@ async def command_list(context: CommandContext, facts: Facts, _: str) -> str:
         if rows:
             parts.append("\n".join([category, *rows]))
     if own := context.runtime.extensions.commands:
-        parts.append("\n".join(["Extensions", *(_line(one.name, one.usage, one.help) for one in own.values())]))
+        parts.append("\n".join(["Extensions", *(_line(item.name, item.usage, item.help) for item in own.values())]))
     return "\n\n".join(parts)
 
 
