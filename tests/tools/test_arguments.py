@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from openclaw.messages import ToolSpec
-from openclaw.tools.base import InvalidArguments, ToolError, required_text, validate_arguments
-from openclaw.tools.files import EditTool, ReadTool
+from openclaw.tools.arguments import InvalidArguments, required_text, validate_arguments
+from openclaw.tools.base import ToolError
+from openclaw.tools.files import EditTool, ReadArguments, ReadTool
 
 
 def spec(properties: dict[str, Any], **rest: Any) -> ToolSpec:
@@ -104,5 +105,7 @@ def test_an_unexpected_parameter_is_refused_only_where_the_schema_says_so() -> N
 
 def test_a_tool_called_directly_names_the_missing_parameter_and_its_aliases() -> None:
     with pytest.raises(ToolError, match=r"Missing required parameter: path \(path or file_path\)"):
-        required_text({"path": " "}, "path")
-    assert required_text({"file_path": "x"}, "path") == "x"
+        required_text(" ", "path")
+    with pytest.raises(InvalidArguments, match=r"Missing required parameter: path \(path or file_path\)"):
+        ReadTool.decode({})
+    assert ReadTool.decode({"file_path": "x", "limit": "5"}) == ReadArguments(path="x", limit=5)

@@ -13,6 +13,7 @@ from PIL import Image
 from openclaw.messages import ImageBlock, TextBlock
 from openclaw.rights import OWNER_CALLER, Caller, CallerKind
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.exec.settings import ExecArguments
 from openclaw.tools.nodes import SENSORS, NodeFacts, NodeFailed, NodesTool, UnknownNode
 
 ATTIC = NodeFacts(
@@ -51,10 +52,10 @@ class Nodes:
 
 class Exec:
     def __init__(self) -> None:
-        self.ran: list[tuple[str, dict[str, Any]]] = []
+        self.ran: list[ExecArguments] = []
 
-    async def run_on_node(self, text: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        self.ran.append((text, arguments))
+    async def run_on_node(self, arguments: ExecArguments, context: ToolContext) -> ToolResult:
+        self.ran.append(arguments)
         return text_result("ran")
 
 
@@ -82,7 +83,7 @@ async def test_commands_run_under_the_rules_of_exec_or_not_at_all(context: ToolC
     runs = Exec()
     tool = NodesTool(Nodes(ATTIC), runs)
     await tool.run({"action": "run", "command": ["echo", "a b"], "cwd": "/x", "commandTimeoutMs": 500}, context)
-    assert runs.ran == [("echo 'a b'", {"node": None, "workdir": "/x", "env": None, "timeout": 0.5})]
+    assert runs.ran == [ExecArguments(command="echo 'a b'", workdir="/x", timeout=0.5)]
     with pytest.raises(ToolError, match="needs a command"):
         await tool.run({"action": "run"}, context)
     with pytest.raises(ToolError, match="run is not allowed"):
@@ -122,7 +123,7 @@ async def test_only_the_owner_gets_a_sensor(action: str, kind: CallerKind, conte
 @pytest.mark.parametrize(
     ("arguments", "failure", "error"),
     [
-        ({"action": "fly"}, None, "Unknown action"),
+        ({"action": "fly"}, None, 'action: must be one of "status", "describe"'),
         ({"action": "notify"}, None, "needs a title or a body"),
         (
             {"action": "camera_snap"},
@@ -144,5 +145,5 @@ async def test_failures_are_told_in_words(
     nodes.answer = failure
     with pytest.raises(ToolError, match=error):
         await NodesTool(nodes, None).run(arguments, context)
-    with pytest.raises(ToolError, match=r"no node is connected|needs a title|Unknown action"):
+    with pytest.raises(ToolError, match=r"no node is connected|needs a title|must be one of"):
         await NodesTool(Nodes(), None).run(arguments, context)

@@ -6,7 +6,8 @@ import pytest
 
 from openclaw.messages import TextBlock
 from openclaw.path_opener import PathRefused
-from openclaw.tools.base import ToolContext, validate_arguments
+from openclaw.tools.arguments import validate_arguments
+from openclaw.tools.base import ToolContext
 from openclaw.tools.policy import PROFILES, ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
 from openclaw.tools.process import ProcessRegistry
 

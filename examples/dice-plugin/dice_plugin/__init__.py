@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Annotated, Any
 
 from aiohttp import web
+from msgspec import Meta
 
 from openclaw.extensions.api import (
     Block,
@@ -19,29 +20,28 @@ from openclaw.extensions.api import (
     PromptAbout,
     ToolCalling,
 )
-from openclaw.messages import AssistantMessage, TextBlock, ToolSpec, UserMessage, user_text
+from openclaw.messages import AssistantMessage, TextBlock, UserMessage, user_text
 from openclaw.models.base import Done, ModelRequest, StreamEvent, Text
+from openclaw.tools.arguments import RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 
 MOST_SIDES = 1000
 
 
-class DiceTool:
+class DiceArguments(ToolArguments):
+    sides: Annotated[int, Meta(ge=2, description="How many sides it has (6)")] = 6
+
+
+class DiceTool(RecordTool[DiceArguments]):
+    name = "dice"
     summary = "Roll a die"
-    spec = ToolSpec(
-        name="dice",
-        description="Roll a die and return the number.",
-        parameters={
-            "type": "object",
-            "properties": {"sides": {"type": "integer", "minimum": 2, "description": "How many sides it has (6)"}},
-        },
-    )
+    description = "Roll a die and return the number."
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        rolled = self._chance.randint(1, arguments.get("sides", 6))
+    async def execute(self, arguments: DiceArguments, context: ToolContext) -> ToolResult:
+        rolled = self._chance.randint(1, arguments.sides)
         return text_result(f"The die shows {rolled}.", {"rolled": rolled})
 
 

@@ -53,7 +53,8 @@ from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEve
 from openclaw.models.calls import HandOver, NextStep, TryAgain
 from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechRules
 from openclaw.path_opener import PathRefused
-from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, ToolResult, validate_arguments
+from openclaw.tools.arguments import InvalidArguments, validate_arguments
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 
 log = logging.getLogger("openclaw.agent.tools")
 

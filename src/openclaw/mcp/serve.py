@@ -11,13 +11,14 @@ import json
 import sys
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from openclaw import __version__
 from openclaw.messages import ToolSpec
-from openclaw.tools.base import InvalidArguments, validate_arguments
+from openclaw.tools.arguments import ArgumentsT, ToolArguments, schema_of, validate_arguments
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -39,35 +40,73 @@ class CallMethod(Protocol):
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_ms: int | None = None) -> Any: ...
 
 
-class ServedTool(msgspec.Struct, frozen=True):
-    """One tool that other agents may call."""
-
-    spec: ToolSpec
-    answer: Callable[[CallMethod, dict[str, Any]], Any]
-    """Makes the calls and returns what the caller gets, as text or as values. Blocking."""
-    reads_only: bool = True
+class _Arguments(ToolArguments, forbid_unknown_fields=True):
+    pass
 
 
-def _list(client: CallMethod, given: dict[str, Any]) -> Any:
-    wanted: dict[str, Any] = {"limit": given.get("limit", 50), "includeLastMessage": True}
-    names = {"activeMinutes": "activeMinutes", "search": "search", "agentId": "agentId"}
-    wanted |= {param: given[name] for name, param in names.items() if name in given}
-    rows = client.call("sessions.list", wanted)["sessions"]
+_Limit: TypeAlias = Annotated[int, Meta(ge=1, le=MOST_MESSAGES)]
+_Key: TypeAlias = Annotated[
+    str, Meta(min_length=1, description="A session key as sessions_list shows it; main is the main one")
+]
+
+
+class SessionsListArguments(_Arguments):
+    limit: _Limit = 50
+    active_minutes: Annotated[int, Meta(ge=1, description="Only those used in these minutes")] | None = None
+    search: Annotated[str, Meta(description="Only those whose key, name or label has this text")] | None = None
+    agent_id: Annotated[str, Meta(description="Only those of this agent")] | None = None
+
+
+class SessionsHistoryArguments(_Arguments):
+    session_key: _Key
+    limit: _Limit = 50
+
+
+class SessionsSendArguments(_Arguments):
+    message: Annotated[str, Meta(min_length=1)]
+    session_key: _Key = "main"
+    timeout_seconds: Annotated[
+        float, Meta(ge=1, le=LONGEST_WAIT_S, description=f"How long to wait for the answer ({USUAL_WAIT_S})")
+    ] = USUAL_WAIT_S
+    idempotency_key: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=128,
+                description="Names this message. The same name again sends nothing, and waits for the answer",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class MessagesListArguments(_Arguments):
+    session_key: _Key | None = None
+    limit: _Limit = 20
+
+
+class WhyArguments(_Arguments):
+    ref: Annotated[str, Meta(min_length=1, description="A message id, a run id or a session key")]
+
+
+def _list(client: CallMethod, arguments: SessionsListArguments) -> Any:
+    params = {"limit": 50, "includeLastMessage": True, **msgspec.to_builtins(arguments)}
+    rows = client.call("sessions.list", params)["sessions"]
     shown = ("key", "kind", "label", "displayName", "channel", "updatedAt", "sessionId", "model", "lastMessagePreview")
     return {"sessions": [{name: row[name] for name in shown if row.get(name) is not None} for row in rows]}
 
 
-def _history(client: CallMethod, given: dict[str, Any]) -> Any:
-    wanted = {"sessionKey": given["sessionKey"], "limit": given.get("limit", 50), "format": "messages"}
-    return client.call("chat.history", wanted)
+def _history(client: CallMethod, arguments: SessionsHistoryArguments) -> Any:
+    params = {"sessionKey": arguments.session_key, "limit": arguments.limit, "format": "messages"}
+    return client.call("chat.history", params)
 
 
-def _send(client: CallMethod, given: dict[str, Any]) -> Any:
-    wait_s = min(given.get("timeoutSeconds", USUAL_WAIT_S), LONGEST_WAIT_S)
-    run_id = given.get("idempotencyKey") or str(uuid.uuid4())
-    wanted: dict[str, Any] = {"message": given["message"], "sessionKey": given.get("sessionKey", "main")}
+def _send(client: CallMethod, arguments: SessionsSendArguments) -> Any:
+    wait_s, run_id = arguments.timeout_seconds, arguments.idempotency_key or str(uuid.uuid4())
+    params = {"message": arguments.message, "sessionKey": arguments.session_key, "idempotencyKey": run_id}
     try:
-        ended = client.call("agent", {**wanted, "idempotencyKey": run_id}, round(wait_s * 1000))
+        ended = client.call("agent", params, round(wait_s * 1000))
     except Exception as error:
         if not isinstance(error.__cause__, TimeoutError):
             raise
@@ -77,98 +116,57 @@ def _send(client: CallMethod, given: dict[str, Any]) -> Any:
     return {"status": ended["summary"], "reply": "\n\n".join(texts), "runId": run_id}
 
 
-def _why(client: CallMethod, given: dict[str, Any]) -> str:
-    found = client.call("messages.why", {"ref": given["ref"]})
-    return "\n".join(str(line) for line in found.get("story", [])) or json.dumps(found, ensure_ascii=False)
+def _why(client: CallMethod, arguments: WhyArguments) -> str:
+    history = client.call("messages.why", {"ref": arguments.ref})
+    return "\n".join(str(line) for line in history.get("story", [])) or json.dumps(history, ensure_ascii=False)
 
 
-def _messages(client: CallMethod, given: dict[str, Any]) -> Any:
-    wanted = {name: given[name] for name in ("sessionKey", "state") if name in given}
-    rows = client.call("messages.list", {"limit": given.get("limit", 20), **wanted})["messages"]
+def _messages(client: CallMethod, arguments: MessagesListArguments) -> Any:
+    rows = client.call("messages.list", {"limit": 20, **msgspec.to_builtins(arguments)})["messages"]
     shown = ("id", "runId", "sessionKey", "channel", "state", "reason", "acceptedAt", "endedAt", "text", "reply")
     return {"messages": [{name: row[name] for name in shown if row.get(name) is not None} for row in rows]}
 
 
-def _object(*required: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+class ServedTool(Generic[ArgumentsT]):
+    """One tool that other agents may call."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        record: type[ArgumentsT],
+        function: Callable[[CallMethod, ArgumentsT], Any],
+        *,
+        reads_only: bool = True,
+    ) -> None:
+        """``function`` makes the calls and returns what the caller gets, as text or as values. Blocking."""
+        self.spec = ToolSpec(name=name, description=description, parameters=schema_of(record))
+        self.reads_only = reads_only
+        self._record = record
+        self._function = function
+
+    def answer(self, client: CallMethod, arguments: dict[str, Any]) -> Any:
+        """Raises ``InvalidArguments``, and what ``client`` raises. Blocking."""
+        return self._function(client, msgspec.convert(validate_arguments(self.spec, arguments), self._record))
 
 
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": MOST_MESSAGES}
-_KEY = {
-    "type": "string",
-    "minLength": 1,
-    "description": "A session key as sessions_list shows it; main is the main one",
-}
-TOOLS: tuple[ServedTool, ...] = (
+TOOLS: tuple[ServedTool[Any], ...] = (
+    ServedTool("sessions_list", "List the conversations of the agent, the newest first", SessionsListArguments, _list),
+    ServedTool("sessions_history", "Read the last messages of a conversation", SessionsHistoryArguments, _history),
     ServedTool(
-        ToolSpec(
-            name="sessions_list",
-            description="List the conversations of the agent, the newest first",
-            parameters=_object(
-                limit=_LIMIT,
-                activeMinutes={"type": "integer", "minimum": 1, "description": "Only those used in these minutes"},
-                search={"type": "string", "description": "Only those whose key, name or label has this text"},
-                agentId={"type": "string", "description": "Only those of this agent"},
-            ),
-        ),
-        _list,
-    ),
-    ServedTool(
-        ToolSpec(
-            name="sessions_history",
-            description="Read the last messages of a conversation",
-            parameters=_object("sessionKey", sessionKey=_KEY, limit=_LIMIT),
-        ),
-        _history,
-    ),
-    ServedTool(
-        ToolSpec(
-            name="sessions_send",
-            description="Send a message to the agent in a conversation, and wait for its answer",
-            parameters=_object(
-                "message",
-                message={"type": "string", "minLength": 1},
-                sessionKey=_KEY,
-                timeoutSeconds={
-                    "type": "number",
-                    "minimum": 1,
-                    "maximum": LONGEST_WAIT_S,
-                    "description": f"How long to wait for the answer ({USUAL_WAIT_S})",
-                },
-                idempotencyKey={
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": 128,
-                    "description": "Names this message. The same name again sends nothing, and waits for the answer",
-                },
-            ),
-        ),
+        "sessions_send",
+        "Send a message to the agent in a conversation, and wait for its answer",
+        SessionsSendArguments,
         _send,
         reads_only=False,
     ),
     ServedTool(
-        ToolSpec(
-            name="messages_list",
-            description="List the messages that the Gateway accepted, the newest first, with what became of them",
-            parameters=_object(sessionKey=_KEY, limit=_LIMIT),
-        ),
+        "messages_list",
+        "List the messages that the Gateway accepted, the newest first, with what became of them",
+        MessagesListArguments,
         _messages,
     ),
-    ServedTool(
-        ToolSpec(
-            name="why",
-            description="Tell what became of a message and why, step by step",
-            parameters=_object(
-                "ref", ref={"type": "string", "minLength": 1, "description": "A message id, a run id or a session key"}
-            ),
-        ),
-        _why,
-    ),
+    ServedTool("why", "Tell what became of a message and why, step by step", WhyArguments, _why),
 )
 
 
@@ -178,13 +176,10 @@ async def answer_call(client: CallMethod, name: str, arguments: dict[str, Any]) 
     if tool is None:
         return f"There is no tool {name[:80]!r}; there are: {', '.join(tool.spec.name for tool in TOOLS)}.", True
     try:
-        given = validate_arguments(tool.spec, arguments)
-        found = await asyncio.to_thread(tool.answer, client, given)
-    except InvalidArguments as invalid:
-        return str(invalid), True
-    except Exception as error:  # The Gateway refused, or is not there. The text is for people.
+        answer = await asyncio.to_thread(tool.answer, client, arguments)
+    except Exception as error:  # Invalid arguments, a refusal or no Gateway: the text is for people.
         return str(error) or type(error).__name__, True
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2), False
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False, indent=2), False
 
 
 def serve(client: CallMethod) -> int:

@@ -35,6 +35,8 @@ from openclaw.tools.base import ToolError
 from openclaw.tools.exec.allowlist import AllowRule
 from openclaw.tools.exec.approvals import ApprovalRules, BadRules
 from openclaw.tools.exec.settings import (
+    SECURITY_LEVELS,
+    ExecArguments,
     ExecOverrides,
     ExecSettings,
     command_environment,
@@ -486,7 +488,9 @@ class NodeCommands:
         # What the rules file says is this machine's own will. Without it the level is ``allowlist``, with a question.
         own = ExecOverrides(security=self._settings.security or rules.security, ask=rules.ask)
         try:
-            policy = command_policy(self._settings, own, rules, {"security": wanted.security})
+            security = next((level for level in SECURITY_LEVELS if level == wanted.security), None)
+            requested = ExecArguments(command=text, security=security)
+            policy = command_policy(self._settings, own, rules, requested=requested)
         except ToolError as denied:
             raise CommandFailed("UNAVAILABLE", f"SYSTEM_RUN_DISABLED: {denied}") from None
         sets = wanted_variables(wanted.env or {})

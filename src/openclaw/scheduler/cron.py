@@ -17,14 +17,15 @@ import json
 import logging
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec import Meta
 
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import duration_ms, wait_within
 from openclaw.config.schema import Config
-from openclaw.messages import AssistantMessage, ToolSpec, UserMessage, user_text
+from openclaw.messages import AssistantMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
@@ -53,6 +54,7 @@ from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import DocumentStore
 from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.text import shortened
+from openclaw.tools.arguments import Hidden, RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 
 log = logging.getLogger("openclaw.cron")
@@ -557,11 +559,10 @@ def _after_run(job: Job, due: int, began: int, ended: int, finished: Finished) -
 
 # The tool
 
-ACTIONS = ("status", "list", "add", "update", "remove", "run", "runs", "wake")
 CHANGES = frozenset({"add", "update", "remove", "run", "wake"})
 MOST_CONTEXT = 10
 LONGEST_LINE = 220
-DESCRIPTION = """Manages scheduled jobs (reminders, repeated tasks) and wake events.
+_DESCRIPTION = """Manages scheduled jobs (reminders, repeated tasks) and wake events.
 
 Actions: status | list (includeDisabled) | add (job) | update (jobId, patch) | remove (jobId) | run (jobId) |
 runs (jobId) | wake (text, mode).
@@ -577,123 +578,125 @@ otherwise: {"mode":"announce"|"none","channel","to","bestEffort"}.
 contextMessages (0-10) adds the last messages of this chat to the text of a reminder."""
 
 
-class CronTool:
+class CronArguments(ToolArguments):
+    action: Literal["status", "list", "add", "update", "remove", "run", "runs", "wake"]
+    gateway_url: str = ""
+    gateway_token: str = ""
+    timeout_ms: float | None = None
+    include_disabled: bool = False
+    job: dict[str, Any] | None = None
+    job_id: str = ""
+    id: str = ""
+    patch: dict[str, Any] | None = None
+    text: str = ""
+    mode: Literal["now", "next-heartbeat"] = "now"
+    context_messages: Annotated[float, Meta(ge=0, le=MOST_CONTEXT)] = 0
+    # Some models put the fields of the job next to the action.
+    name: Hidden = msgspec.UNSET
+    schedule: Hidden = msgspec.UNSET
+    payload: Hidden = msgspec.UNSET
+    session_target: Hidden = msgspec.UNSET
+    wake_mode: Hidden = msgspec.UNSET
+    delivery: Hidden = msgspec.UNSET
+    enabled: Hidden = msgspec.UNSET
+    description: Hidden = msgspec.UNSET
+
+
+_JOB_FIELDS = ("name", "schedule", "payload", "sessionTarget", "wakeMode", "delivery", "enabled", "description")
+
+
+class CronTool(RecordTool[CronArguments]):
     """The ``cron`` tool. What a session may do with it is in the docstring of this file."""
 
+    name = "cron"
     summary = "Manage scheduled jobs, reminders and wake events"
+    description = _DESCRIPTION
 
     def __init__(self, cron: Cron, heartbeats: Heartbeats, runtime: Runtime) -> None:
         self._cron = cron
         self._heartbeats = heartbeats
         self._runtime = runtime
-        text, thing = {"type": "string"}, {"type": "object", "additionalProperties": True}
-        self.spec = ToolSpec(
-            name="cron",
-            description=DESCRIPTION,
-            parameters={
-                "type": "object",
-                "properties": {
-                    "action": {"type": "string", "enum": list(ACTIONS)},
-                    "gatewayUrl": text,
-                    "gatewayToken": text,
-                    "timeoutMs": {"type": "number"},
-                    "includeDisabled": {"type": "boolean"},
-                    "job": thing,
-                    "jobId": text,
-                    "id": text,
-                    "patch": thing,
-                    "text": text,
-                    "mode": {"type": "string", "enum": ["now", "next-heartbeat"]},
-                    "contextMessages": {"type": "number", "minimum": 0, "maximum": MOST_CONTEXT},
-                },
-                "required": ["action"],
-            },
-        )
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        action = str(arguments.get("action") or "")
-        if action in CHANGES and kind_of(context.session_key) == "hook":
+    async def execute(self, arguments: CronArguments, context: ToolContext) -> ToolResult:
+        if arguments.action in CHANGES and kind_of(context.session_key) == "hook":
             raise ToolError("In the session of a webhook nothing can be scheduled.")
         try:
-            answer = await self._answer(action, arguments, context)
+            answer = await self._answer(arguments, context)
         except (JobError, BadSchedule) as problem:
             raise ToolError(str(problem)) from None
         return text_result(json.dumps(answer, indent=2, ensure_ascii=False), answer)
 
-    async def _answer(self, action: str, given: dict[str, Any], context: ToolContext) -> Any:
-        match action:
+    async def _answer(self, arguments: CronArguments, context: ToolContext) -> Any:
+        match arguments.action:
             case "status":
                 return await self._cron.status()
             case "list":
-                return {"jobs": await self._jobs(context, disabled=bool(given.get("includeDisabled")))}
+                return {"jobs": await self._jobs(context, disabled=arguments.include_disabled)}
             case "add":
-                return await self._add(given, context)
+                return await self._add(arguments, context)
             case "update":
-                return await self._update(given, context)
+                return await self._update(arguments, context)
             case "remove":
-                return {"ok": True, "removed": await self._cron.remove(await self._own_job(given, context))}
+                return {"ok": True, "removed": await self._cron.remove(await self._own_job(arguments, context))}
             case "run":
-                return await self._run(given, context)
+                return await self._run(arguments, context)
             case "runs":
-                return {"entries": await self._cron.history.entries(await self._own_job(given, context), 50)}
+                return {"entries": await self._cron.history.entries(await self._own_job(arguments, context), 50)}
             case "wake":
-                return await self._wake(given, context)
-            case _:
-                raise ToolError(f"Unknown action {action!r}; use one of {', '.join(ACTIONS)}.")
+                return await self._wake(arguments, context)
 
-    async def _own_job(self, given: dict[str, Any], context: ToolContext) -> str:
+    async def _own_job(self, arguments: CronArguments, context: ToolContext) -> str:
         """Return the id of the job that is meant. Jobs that this chat may not see do not exist for it."""
-        job_id = str(given.get("jobId") or given.get("id") or "").strip()
+        job_id = (arguments.job_id or arguments.id).strip()
         if not job_id:
             raise ToolError("jobId required (id works too)")
         if not any(job["id"] == job_id for job in await self._jobs(context, disabled=True)):
             raise ToolError(f"unknown cron job id: {job_id[:80]}")
         return job_id
 
-    async def _add(self, given: dict[str, Any], context: ToolContext) -> Job:
-        raw = given.get("job")
-        if not isinstance(raw, dict):
-            # Some models put the fields of the job beside the action.
-            fields = ("name", "schedule", "payload", "sessionTarget", "wakeMode", "delivery", "enabled", "description")
-            raw = {name: given[name] for name in fields if name in given}
+    async def _add(self, arguments: CronArguments, context: ToolContext) -> Job:
+        raw = arguments.job
+        if raw is None:
+            encoded = msgspec.to_builtins(arguments)
+            raw = {name: encoded[name] for name in _JOB_FIELDS if name in encoded}
         if not raw:
             raise ToolError("job required")
-        job = normalized(cast("Job", raw))
+        job = normalized(raw)
         if "agentId" not in job or job["agentId"] is None:
             job["agentId"] = context.agent_id
         await self._check(job, context)
         payload = job.get("payload")
-        if isinstance(payload, dict) and payload.get("kind") == "systemEvent" and given.get("contextMessages"):
+        if isinstance(payload, dict) and payload.get("kind") == "systemEvent" and arguments.context_messages:
             payload = cast("Job", payload)
-            payload["text"] = await self._with_context(str(payload.get("text") or ""), given, context)
+            payload["text"] = await self._with_context(str(payload.get("text") or ""), arguments, context)
         if isinstance(payload, dict) and payload.get("kind") == "agentTurn":
             job["delivery"] = await self._delivery(job.get("delivery"), context)
         return await self._cron.add(job, "" if context.caller.may("owner tools") else context.session_key)
 
-    async def _update(self, given: dict[str, Any], context: ToolContext) -> Job:
-        job_id = await self._own_job(given, context)
-        if not isinstance(given.get("patch"), dict):
+    async def _update(self, arguments: CronArguments, context: ToolContext) -> Job:
+        job_id = await self._own_job(arguments, context)
+        if arguments.patch is None:
             raise ToolError("patch required")
-        patch = normalized(cast("Job", given["patch"]))
+        patch = normalized(arguments.patch)
         stored = await self._cron.get(job_id)
         await self._check({**(stored or {}), **patch}, context)
         if isinstance(delivery := patch.get("delivery"), dict) and not await self._is_owners_main(context):
             patch["delivery"] = await self._delivery(cast("Job", delivery), context)
         return await self._cron.update(job_id, patch)
 
-    async def _run(self, given: dict[str, Any], context: ToolContext) -> Job:
-        job_id = await self._own_job(given, context)
+    async def _run(self, arguments: CronArguments, context: ToolContext) -> Job:
+        job_id = await self._own_job(arguments, context)
         await self._check(await self._cron.get(job_id) or {}, context)
         # The call does not wait for the job, because the job may wait for this very run to end.
         return await self._cron.run(job_id, wait=False)
 
-    async def _wake(self, given: dict[str, Any], context: ToolContext) -> Job:
-        text = str(given.get("text") or "").strip()
+    async def _wake(self, arguments: CronArguments, context: ToolContext) -> Job:
+        text = arguments.text.strip()
         if not text:
             raise ToolError("text required")
         if not await self._is_owners_main(context):
             raise ToolError("Only the main session can be woken, and only by itself.")
-        now = given.get("mode") != "next-heartbeat"
+        now = arguments.mode == "now"
         self._runtime.notes.put(context.session_key, text, wake=now)
         await self._runtime.notes.synced()
         if now:
@@ -751,9 +754,9 @@ class CronTool:
             delivery = {"mode": "none"}
         return delivery
 
-    async def _with_context(self, text: str, given: dict[str, Any], context: ToolContext) -> str:
+    async def _with_context(self, text: str, arguments: CronArguments, context: ToolContext) -> str:
         """Return the text of a reminder, with the last messages of the chat for whoever reads it later."""
-        count = max(0, min(MOST_CONTEXT, int(given.get("contextMessages") or 0)))
+        count = int(arguments.context_messages)
         entry = await self._runtime.stores.sessions.get(context.agent_id, context.session_key)
         transcript = None
         if entry is not None:

@@ -19,16 +19,17 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Clock
 from openclaw.cluster.claims import Claims
 from openclaw.inbound.incoming import Facts, Incoming, SessionGone
 from openclaw.inbound.pipeline import Accepted, Pipeline
-from openclaw.messages import NO_ROUTE, Route, ToolSpec
+from openclaw.messages import NO_ROUTE, Route
 from openclaw.outbound.reply_files import result_text
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
 from openclaw.runs.queue_settings import QueueOverrides
@@ -42,7 +43,8 @@ from openclaw.storage.errors import Fenced
 from openclaw.storage.message_ledger import JobRow, Ledger, LedgerRow, MessageBody, ReasonCode, Trace, step_id
 from openclaw.storage.sessions import SessionRow
 from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, refused
-from openclaw.tools.base import ToolContext, ToolResult, required_text
+from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
+from openclaw.tools.base import ToolContext, ToolResult
 from openclaw.untrusted_text import disarmed
 
 log = logging.getLogger("openclaw.teamwork.send")
@@ -104,26 +106,21 @@ class SendState(msgspec.Struct, kw_only=True, rename="camel"):
         return SessionRef(self.target_agent, self.target)
 
 
-class SessionsSendTool:
+class SessionsSendArguments(ToolArguments, kw_only=True):
+    session_key: Annotated[str, Meta(description="A key or a sessionId of sessions_list")] = ""
+    label: Annotated[str, Meta(min_length=1, max_length=64, description="In place of sessionKey")] = ""
+    agent_id: Annotated[str, Meta(min_length=1, max_length=64, description="The label's agent")] = ""
+    message: str
+    timeout_seconds: Annotated[float, Meta(ge=0, description="0 does not wait (30)")] = USUAL_WAIT_S
+
+
+class SessionsSendTool(RecordTool[SessionsSendArguments]):
+    name = "sessions_send"
     summary = "Send a message to another session and get its reply"
-    spec = ToolSpec(
-        name="sessions_send",
-        description=(
-            "Send a message to another session, named by its key, session id or label. Waits for the reply up to "
-            "timeoutSeconds (30); with 0 it returns at once. After a timeout the run goes on, and its answer comes "
-            "later by itself."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["message"],
-            "properties": {
-                "sessionKey": {"type": "string", "description": "A key or a sessionId of sessions_list"},
-                "label": {"type": "string", "minLength": 1, "maxLength": 64, "description": "In place of sessionKey"},
-                "agentId": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The label's agent"},
-                "message": {"type": "string"},
-                "timeoutSeconds": {"type": "number", "minimum": 0, "description": "0 does not wait (30)"},
-            },
-        },
+    description = (
+        "Send a message to another session, named by its key, session id or label. Waits for the reply up to "
+        "timeoutSeconds (30); with 0 it returns at once. After a timeout the run goes on, and its answer comes "
+        "later by itself."
     )
 
     def __init__(self, views: SessionViews, between: BetweenSessions, jobs: Jobs, conversations: Conversations) -> None:
@@ -132,11 +129,11 @@ class SessionsSendTool:
         self._jobs = jobs
         self._conversations = conversations
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        text = required_text(arguments, "message")
+    async def execute(self, arguments: SessionsSendArguments, context: ToolContext) -> ToolResult:
+        text = required_text(arguments.message, "message")
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         run_id = step_id(job_id, "ask")
-        wait_s = _wait(arguments.get("timeoutSeconds"))
+        wait_s = min(arguments.timeout_seconds, LONGEST_WAIT_S)
         try:
             row, shown = await self._target(arguments, context)
             async with self._between.counting:
@@ -169,15 +166,15 @@ class SessionsSendTool:
         status = "timeout" if late else "error"
         return answer({**told, "status": status, "error": outcome.error or "the run failed"})
 
-    async def _target(self, arguments: dict[str, Any], context: ToolContext) -> tuple[SessionRow, str]:
-        name, label = (str(arguments.get(key) or "").strip() for key in ("sessionKey", "label"))
+    async def _target(self, arguments: SessionsSendArguments, context: ToolContext) -> tuple[SessionRow, str]:
+        name, label = arguments.session_key.strip(), arguments.label.strip()
         if name and label:
             raise Refusal("Provide either sessionKey or label (not both).", "error")
         if not name and not label:
             raise Refusal("Either sessionKey or label is required", "error")
         visibility = self._views.visibility(context)
         try:
-            row = await visibility.find(name, label=label, agent_id=str(arguments.get("agentId") or "").strip())
+            row = await visibility.find(name, label=label, agent_id=arguments.agent_id.strip())
         except Refusal:
             row = visibility.main_of_agent(name)
             if row is None:
@@ -220,12 +217,6 @@ class SessionsSendTool:
             state=msgspec.to_builtins(state),
             created_at=runtime.clock.now_ms(),
         )
-
-
-def _wait(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return USUAL_WAIT_S
-    return float(min(max(value, 0), LONGEST_WAIT_S))
 
 
 class Conversations:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from openclaw.agent.prompt.system_prompt import local_time
 from openclaw.agent.runtime import Runtime
@@ -20,7 +21,6 @@ from openclaw.config.agents import (
     main_key,
 )
 from openclaw.config.schema import Config
-from openclaw.messages import ToolSpec
 from openclaw.models.base import Model, ModelError
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
@@ -33,7 +33,8 @@ from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.storage.sessions import SessionRow
 from openclaw.storage.transcripts import Entry
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
+from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 
 MOST_ROWS = 200
 MOST_MESSAGES_PER_ROW = 20
@@ -105,53 +106,40 @@ def refused(refusal: Refusal, **more: Any) -> ToolResult:
     return answer({**more, "status": refusal.status, "error": str(refusal), **refusal.more})
 
 
-def whole(arguments: dict[str, Any], name: str, least: int, otherwise: int, most: int) -> int:
-    """A number argument, rounded down and kept within its bounds."""
-    value = arguments.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return otherwise
-    return int(max(least, min(value, most)))
+def bounded(number: float | None, least: int, otherwise: int, most: int) -> int:
+    """Return a number argument rounded down and limited to its bounds."""
+    return otherwise if number is None else int(max(least, min(number, most)))
 
 
-class SessionsListTool:
+class SessionsListArguments(ToolArguments):
+    kinds: Annotated[list[str], Meta(description="Only these kinds: main, group, cron, hook, node, other")] = []
+    limit: Annotated[float, Meta(ge=1, description=f"Most rows (at most {MOST_ROWS})")] = MOST_ROWS
+    active_minutes: Annotated[float, Meta(ge=1, description="Only sessions used since then")] | None = None
+    message_limit: Annotated[
+        float,
+        Meta(ge=0, description=f"Last messages per session, no tool results (0; at most {MOST_MESSAGES_PER_ROW})"),
+    ] = 0
+
+
+class SessionsListTool(RecordTool[SessionsListArguments]):
+    name = "sessions_list"
     summary = "List other sessions (chats, groups, cron jobs, sub-agents) with filters and last messages"
-    spec = ToolSpec(
-        name="sessions_list",
-        description=(
-            "List the sessions this agent can see, newest first: key, kind, channel, model, tokens and where its "
-            "transcript is. With messageLimit each row also has its last messages. hasMore says that there are more "
-            "sessions than rows; narrow the list with kinds or activeMinutes."
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "kinds": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "Only these kinds: main, group, cron, hook, node, other",
-                },
-                "limit": {"type": "number", "minimum": 1, "description": f"Most rows (at most {MOST_ROWS})"},
-                "activeMinutes": {"type": "number", "minimum": 1, "description": "Only sessions used since then"},
-                "messageLimit": {
-                    "type": "number",
-                    "minimum": 0,
-                    "description": f"Last messages per session, no tool results (0; at most {MOST_MESSAGES_PER_ROW})",
-                },
-            },
-        },
+    description = (
+        "List the sessions this agent can see, newest first: key, kind, channel, model, tokens and where its "
+        "transcript is. With messageLimit each row also has its last messages. hasMore says that there are more "
+        "sessions than rows; narrow the list with kinds or activeMinutes."
     )
 
     def __init__(self, views: SessionViews) -> None:
         self._views = views
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def execute(self, arguments: SessionsListArguments, context: ToolContext) -> ToolResult:
         runtime, visibility = self._views.runtime, self._views.visibility(context)
         config = runtime.config.current
-        asked = {str(kind).strip().lower() for kind in arguments.get("kinds") or []}
-        kinds = asked & KINDS
-        limit = whole(arguments, "limit", 1, MOST_ROWS, MOST_ROWS)
-        per_row = whole(arguments, "messageLimit", 0, 0, MOST_MESSAGES_PER_ROW)
-        minutes = whole(arguments, "activeMinutes", 1, 0, 1 << 40)
+        kinds = {kind.strip().lower() for kind in arguments.kinds} & KINDS
+        limit = bounded(arguments.limit, 1, MOST_ROWS, MOST_ROWS)
+        per_row = bounded(arguments.message_limit, 0, 0, MOST_MESSAGES_PER_ROW)
+        minutes = bounded(arguments.active_minutes, 1, 0, 1 << 40)
         since = runtime.clock.now_ms() - minutes * 60_000 if minutes else 0
         shown: list[dict[str, Any]] = []
         more = False
@@ -214,35 +202,30 @@ def _model_of(row: SessionRow, runtime: Runtime) -> tuple[str | None, int | None
     return name or default.id, default.context_window
 
 
-class SessionsHistoryTool:
+class SessionsHistoryArguments(ToolArguments):
+    session_key: Annotated[str, Meta(description="A key or a sessionId of sessions_list")]
+    limit: Annotated[float, Meta(ge=1, description=f"Most messages (at most {MOST_MESSAGES})")] = USUAL_MESSAGES
+    include_tools: Annotated[bool, Meta(description="Also the results of tools (false)")] = False
+
+
+class SessionsHistoryTool(RecordTool[SessionsHistoryArguments]):
+    name = "sessions_history"
     summary = "Read the messages of another session"
-    spec = ToolSpec(
-        name="sessions_history",
-        description="Read the transcript of a session by its key or session id. Long texts are shortened.",
-        parameters={
-            "type": "object",
-            "required": ["sessionKey"],
-            "properties": {
-                "sessionKey": {"type": "string", "description": "A key or a sessionId of sessions_list"},
-                "limit": {"type": "number", "minimum": 1, "description": f"Most messages (at most {MOST_MESSAGES})"},
-                "includeTools": {"type": "boolean", "description": "Also the results of tools (false)"},
-            },
-        },
-    )
+    description = "Read the transcript of a session by its key or session id. Long texts are shortened."
 
     def __init__(self, views: SessionViews) -> None:
         self._views = views
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        name = required_text(arguments, "sessionKey").strip()
+    async def execute(self, arguments: SessionsHistoryArguments, context: ToolContext) -> ToolResult:
+        name = required_text(arguments.session_key, "sessionKey").strip()
         visibility = self._views.visibility(context)
         try:
             row = await visibility.find(name)
             visibility.check(row, "history", name)
         except Refusal as refusal:
             return refused(refusal)
-        limit = whole(arguments, "limit", 1, USUAL_MESSAGES, MOST_MESSAGES)
-        found = await self._views.messages(row, limit, tools=bool(arguments.get("includeTools")))
+        limit = bounded(arguments.limit, 1, USUAL_MESSAGES, MOST_MESSAGES)
+        found = await self._views.messages(row, limit, tools=arguments.include_tools)
         cut = Cutter()
         messages = [cut.message(message) for message in found]
         kept, size = within(messages, min(MOST_BYTES, context.result_chars - ENVELOPE))
@@ -306,37 +289,33 @@ def within(messages: Sequence[dict[str, Any]], budget: int) -> tuple[list[dict[s
     return list(messages[start:]), size
 
 
-class SessionStatusTool:
+class SessionStatusArguments(ToolArguments):
+    session_key: Annotated[str, Meta(description="Another session; this one if left out")] = ""
+    model: Annotated[str, Meta(description='provider/model or an alias; "default" resets it')] | None = None
+
+
+class SessionStatusTool(RecordTool[SessionStatusArguments]):
+    name = "session_status"
     summary = "Show a session's status card: model, tokens, cost, time; optionally change its model"
-    spec = ToolSpec(
-        name="session_status",
-        description=(
-            "Show the status card of this session or of another one: version, time, model, context, queue. Use it "
-            'for the present date and time. `model` changes the session\'s model; "default" goes back.'
-        ),
-        parameters={
-            "type": "object",
-            "properties": {
-                "sessionKey": {"type": "string", "description": "Another session; this one if left out"},
-                "model": {"type": "string", "description": 'provider/model or an alias; "default" resets it'},
-            },
-        },
+    description = (
+        "Show the status card of this session or of another one: version, time, model, context, queue. Use it "
+        'for the present date and time. `model` changes the session\'s model; "default" goes back.'
     )
 
     def __init__(self, views: SessionViews) -> None:
         self._views = views
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def execute(self, arguments: SessionStatusArguments, context: ToolContext) -> ToolResult:
         runtime, visibility = self._views.runtime, self._views.visibility(context)
-        name = str(arguments.get("sessionKey") or "").strip()
+        name = arguments.session_key.strip()
         if name:
             row = await self._find(visibility, name)
         else:
             entry = await runtime.stores.sessions.get(context.agent_id, context.session_key)
             row = SessionRow(context.agent_id, context.session_key, entry or SessionEntry(sessionId=""))
         changed = False
-        if isinstance(wanted := arguments.get("model"), str):
-            changed = await self._set_model(row, wanted.strip())
+        if arguments.model is not None:
+            changed = await self._set_model(row, arguments.model.strip())
         version, rest = (await self._views.status_card(SessionRef(row.agent_id, row.key))).split("\n", 1)
         card = "\n".join([version, f"🕒 Time: {self._now()}", rest])
         shown = visibility.shown(row.key)
@@ -392,18 +371,19 @@ def offered_model(runtime: Runtime, agent_id: str, wanted: str) -> Model:
     return model
 
 
-class AgentsListTool:
+class AgentsListArguments(ToolArguments):
+    pass
+
+
+class AgentsListTool(RecordTool[AgentsListArguments]):
+    name = "agents_list"
     summary = "List the agents that sessions_spawn may use"
-    spec = ToolSpec(
-        name="agents_list",
-        description="List the agents whose sub-agents this agent may start with sessions_spawn.",
-        parameters={"type": "object", "properties": {}},
-    )
+    description = "List the agents whose sub-agents this agent may start with sessions_spawn."
 
     def __init__(self, views: SessionViews) -> None:
         self._views = views
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def execute(self, arguments: AgentsListArguments, context: ToolContext) -> ToolResult:
         config = self._views.runtime.config.current
         allowed = spawnable(config, context.agent_id)
         known = set(agent_ids(config))

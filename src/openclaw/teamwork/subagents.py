@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import session_totals
@@ -20,7 +21,7 @@ from openclaw.config.agents import agent_config, main_session_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ModelChoice
 from openclaw.inbound.incoming import SessionGone
-from openclaw.messages import Route, ToolSpec
+from openclaw.messages import Route
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reply import money, token_count
@@ -39,7 +40,8 @@ from openclaw.teamwork.announcement import announcement_text
 from openclaw.teamwork.send import BetweenSessions, Jobs, Outcome, Say, provenance
 from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, offered_model, refused, spawnable
 from openclaw.text import age, shortened
-from openclaw.tools.base import ToolContext, ToolResult, required_text
+from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
+from openclaw.tools.base import ToolContext, ToolResult
 
 log = logging.getLogger("openclaw.teamwork.subagents")
 
@@ -100,32 +102,23 @@ def state_of(job: JobRow) -> SpawnState:
     return msgspec.convert(job.state, SpawnState)
 
 
-class SessionsSpawnTool:
+class SessionsSpawnArguments(ToolArguments):
+    task: Annotated[str, Meta(description="What to do, with everything it must know")]
+    label: Annotated[str, Meta(description="A short name for lists")] = ""
+    agent_id: Annotated[str, Meta(description="Another agent, as agents_list shows")] = ""
+    model: Annotated[str, Meta(description="provider/model or an alias")] = ""
+    thinking: Annotated[str, Meta(description=_LEVELS)] = ""
+    run_timeout_seconds: Annotated[float, Meta(ge=0, description="Stop it after this; 0 is never")] | None = None
+    timeout_seconds: Annotated[float, Meta(ge=0, description="Older name of runTimeoutSeconds")] | None = None
+    cleanup: Annotated[Literal["delete", "keep"], Meta(description="Its session afterwards (keep)")] = "keep"
+
+
+class SessionsSpawnTool(RecordTool[SessionsSpawnArguments]):
+    name = "sessions_spawn"
     summary = "Start a sub-agent in a session of its own; its result comes back by itself"
-    spec = ToolSpec(
-        name="sessions_spawn",
-        description=(
-            "Start a sub-agent for a task in a session of its own. Returns at once; when the sub-agent is done, its "
-            "result is posted to this chat by itself, so do not wait for it or poll."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["task"],
-            "properties": {
-                "task": {"type": "string", "description": "What to do, with everything it must know"},
-                "label": {"type": "string", "description": "A short name for lists"},
-                "agentId": {"type": "string", "description": "Another agent, as agents_list shows"},
-                "model": {"type": "string", "description": "provider/model or an alias"},
-                "thinking": {"type": "string", "description": _LEVELS},
-                "runTimeoutSeconds": {"type": "number", "minimum": 0, "description": "Stop it after this; 0 is never"},
-                "timeoutSeconds": {"type": "number", "minimum": 0, "description": "Older name of runTimeoutSeconds"},
-                "cleanup": {
-                    "type": "string",
-                    "enum": ["delete", "keep"],
-                    "description": "Its session afterwards (keep)",
-                },
-            },
-        },
+    description = (
+        "Start a sub-agent for a task in a session of its own. Returns at once; when the sub-agent is done, its "
+        "result is posted to this chat by itself, so do not wait for it or poll."
     )
 
     def __init__(self, views: SessionViews, between: BetweenSessions, subagents: Subagents) -> None:
@@ -133,8 +126,8 @@ class SessionsSpawnTool:
         self._between = between
         self._subagents = subagents
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        task = required_text(arguments, "task").strip()
+    async def execute(self, arguments: SessionsSpawnArguments, context: ToolContext) -> ToolResult:
+        task = required_text(arguments.task, "task").strip()
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         try:
             async with self._between.counting:
@@ -147,19 +140,19 @@ class SessionsSpawnTool:
         return answer({"status": "accepted", "childSessionKey": state.child, "runId": run_id, **more})
 
     async def _job(
-        self, job_id: str, arguments: dict[str, Any], context: ToolContext, task: str
+        self, job_id: str, arguments: SessionsSpawnArguments, context: ToolContext, task: str
     ) -> tuple[JobRow, dict[str, Any]]:
         runtime, requester = self._views.runtime, SessionRef(context.agent_id, context.session_key)
-        config = runtime.config.current
+        config, defaults = runtime.config.current, runtime.config.current.agents.defaults
         if is_subagent(requester.key):
             raise Refusal("sessions_spawn is not allowed from sub-agent sessions")
-        agent_id = _agent(config, requester.agent_id, str(arguments.get("agentId") or ""))
+        agent_id = _agent(config, requester.agent_id, arguments.agent_id)
         self._subagents.check_room(requester.key)
         child = f"agent:{agent_id}:subagent:{uuid.uuid5(uuid.UUID(job_id), 'session')}"
         trace = await self._between.next_trace(context, child)
-        model, more = _model(runtime, agent_id, str(arguments.get("model") or "").strip(), child)
-        label = str(arguments.get("label") or "").strip()[:LONGEST_LABEL]
-        timeout = arguments.get("runTimeoutSeconds", arguments.get("timeoutSeconds"))
+        model, more = _model(runtime, agent_id, arguments.model.strip(), child)
+        label = arguments.label.strip()[:LONGEST_LABEL]
+        timeouts = (arguments.run_timeout_seconds, arguments.timeout_seconds, defaults.subagents.run_timeout_seconds)
         row = await runtime.stores.ledger.by_run(context.run_id) if context.run_id else None
         entry = await runtime.stores.sessions.get(requester.agent_id, requester.key)
         state = SpawnState(
@@ -171,9 +164,9 @@ class SessionsSpawnTool:
             task=task,
             label=label,
             model=model,
-            thinking=_thinking(config, agent_id, str(arguments.get("thinking") or "").strip()),
-            timeout_s=_seconds(timeout, config.agents.defaults.subagents.run_timeout_seconds),
-            cleanup="delete" if arguments.get("cleanup") == "delete" else "keep",
+            thinking=_thinking(config, agent_id, arguments.thinking.strip()),
+            timeout_s=next(timeout for timeout in timeouts if timeout is not None),
+            cleanup=arguments.cleanup,
             trace=trace,
         )
         job = JobRow(
@@ -231,12 +224,6 @@ def _thinking(config: Config, agent_id: str, wanted: str) -> str:
         return level
     usual = (agent.subagents.thinking if agent else None) or config.agents.defaults.subagents.thinking or ""
     return parse_level(usual) or ""
-
-
-def _seconds(value: Any, otherwise: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return float(otherwise)
-    return float(max(0, value))
 
 
 class Subagents:

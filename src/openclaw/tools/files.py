@@ -9,14 +9,16 @@ import shlex
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
+from msgspec import Meta
 
-from openclaw.messages import TextBlock, ToolSpec, UserBlock
+from openclaw.messages import TextBlock, UserBlock
 from openclaw.path_opener import FileMissing, PathOpener
 from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
+from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 
 MAX_PAGE_LINES = 2000
 MAX_PAGE_BYTES = 50 * 1024
@@ -58,31 +60,26 @@ class FilePage(msgspec.Struct, kw_only=True):
         return self.first + len(self.lines) - 1
 
 
-class ReadTool:
+class ReadArguments(ToolArguments):
+    path: Annotated[str, Meta(description="File to read, relative to the workspace or absolute")]
+    offset: Annotated[int, Meta(description="Line to start at, from 1")] = 1
+    limit: Annotated[int, Meta(ge=1, description="Most lines to return")] | None = None
+
+
+class ReadTool(RecordTool[ReadArguments]):
+    name = "read"
     summary = "Read file contents"
-    spec = ToolSpec(
-        name="read",
-        description=(
-            "Read a file. Text comes in pages of at most 2000 lines or 50KB; continue with offset until the end. "
-            "Pictures (jpg, png, gif, webp) are shown as images."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["path"],
-            "properties": {
-                "path": {"type": "string", "description": "File to read, relative to the workspace or absolute"},
-                "offset": {"type": "integer", "description": "Line to start at, from 1"},
-                "limit": {"type": "integer", "minimum": 1, "description": "Most lines to return"},
-            },
-        },
+    description = (
+        "Read a file. Text comes in pages of at most 2000 lines or 50KB; continue with offset until the end. "
+        "Pictures (jpg, png, gif, webp) are shown as images."
     )
 
     def __init__(self, opener: PathOpener) -> None:
         self.opener = opener
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        path = required_text(arguments, "path")
-        offset, limit = arguments.get("offset") or 1, arguments.get("limit")
+    async def execute(self, arguments: ReadArguments, context: ToolContext) -> ToolResult:
+        path = required_text(arguments.path, "path")
+        offset, limit = arguments.offset or 1, arguments.limit
         if offset < 1:
             raise ToolError(f"offset must be 1 or more, not {offset}")
         stop = threading.Event()
@@ -207,38 +204,31 @@ def _size(count: int) -> str:
     return f"{count / (1024 * 1024):.1f}MB"
 
 
-class WriteTool:
+class WriteArguments(ToolArguments):
+    path: Annotated[str, Meta(description="File to write, relative to the workspace or absolute")]
+    content: Annotated[str, Meta(description="The complete new content")]
+
+
+class WriteTool(RecordTool[WriteArguments]):
+    name = "write"
     summary = "Create or overwrite files"
-    spec = ToolSpec(
-        name="write",
-        description="Write a whole file, replacing what is there. Missing parent directories are made.",
-        parameters={
-            "type": "object",
-            "required": ["path", "content"],
-            "properties": {
-                "path": {"type": "string", "description": "File to write, relative to the workspace or absolute"},
-                "content": {"type": "string", "description": "The complete new content"},
-            },
-        },
-    )
+    description = "Write a whole file, replacing what is there. Missing parent directories are made."
 
     def __init__(self, opener: PathOpener) -> None:
         self._opener = opener
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        path = required_text(arguments, "path")
-        data = encode_text(required_text(arguments, "content", allow_blank=True))
+    async def execute(self, arguments: WriteArguments, context: ToolContext) -> ToolResult:
+        path, data = required_text(arguments.path, "path"), encode_text(arguments.content)
         await asyncio.to_thread(self._write, context.guarded(self._opener), path, data)
         return text_result(f"Successfully wrote {len(data)} bytes to {path}")
 
-    async def add(self, arguments: dict[str, Any]) -> ToolResult:
-        """Like ``run``, but appends the content to the file, on a new line."""
-        path = required_text(arguments, "path")
-        data = encode_text(required_text(arguments, "content", allow_blank=True))
-        added = await asyncio.to_thread(self._add, path, data)
+    async def append(self, arguments: WriteArguments) -> ToolResult:
+        """Like ``execute``, but append the content to the file, on a new line."""
+        path, data = required_text(arguments.path, "path"), encode_text(arguments.content)
+        added = await asyncio.to_thread(self._append, path, data)
         return text_result(f"Successfully wrote {added} bytes to {path}; what was there before is still there")
 
-    def _add(self, path: str, data: bytes) -> int:
+    def _append(self, path: str, data: bytes) -> int:
         with self._opener.editing(path):
             try:
                 with self._opener.open_read(path) as file:
@@ -265,32 +255,25 @@ def encode_text(text: str) -> bytes:
         raise ToolError(f"The text holds half of a character (position {error.start}) and cannot be written") from None
 
 
-class EditTool:
+class EditArguments(ToolArguments):
+    path: Annotated[str, Meta(description="File to edit, relative to the workspace or absolute")]
+    old_text: Annotated[str, Meta(description="The passage as it is now")]
+    new_text: Annotated[str, Meta(description="What to put in its place")]
+
+
+class EditTool(RecordTool[EditArguments]):
+    name = "edit"
     summary = "Make precise edits to files"
-    spec = ToolSpec(
-        name="edit",
-        description=(
-            "Replace one passage of a file. oldText must occur exactly once, blanks and line breaks included; "
-            "add surrounding lines to make it unique. An empty newText deletes the passage."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["path", "oldText", "newText"],
-            "properties": {
-                "path": {"type": "string", "description": "File to edit, relative to the workspace or absolute"},
-                "oldText": {"type": "string", "description": "The passage as it is now"},
-                "newText": {"type": "string", "description": "What to put in its place"},
-            },
-        },
+    description = (
+        "Replace one passage of a file. oldText must occur exactly once, blanks and line breaks included; "
+        "add surrounding lines to make it unique. An empty newText deletes the passage."
     )
 
     def __init__(self, opener: PathOpener) -> None:
         self._opener = opener
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        path = required_text(arguments, "path")
-        old = required_text(arguments, "oldText", allow_blank=True)
-        new = required_text(arguments, "newText", allow_blank=True)
+    async def execute(self, arguments: EditArguments, context: ToolContext) -> ToolResult:
+        path, old, new = required_text(arguments.path, "path"), arguments.old_text, arguments.new_text
         if not old:
             raise ToolError("oldText is empty; give the passage to replace, or use write for a whole file")
         diff = await asyncio.to_thread(self._edit, context.guarded(self._opener), path, old, new)

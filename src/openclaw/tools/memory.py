@@ -6,15 +6,16 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.index import CURATED, AgentMemory, Hit, MemoryResults, folded, memory_root, shown_name, words
-from openclaw.messages import ToolSpec
 from openclaw.path_opener import FileMissing, PathOpener
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, json_result, required_text
+from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, json_result
 from openclaw.tools.files import read_page
 
 MOST_RESULTS = 50
@@ -42,24 +43,19 @@ def memory_tools(
     return [search, MemoryGetTool(workspace, settings.extra_paths)]
 
 
-class MemorySearchTool:
+class MemorySearchArguments(ToolArguments):
+    query: Annotated[str, Meta(description="What to look for")]
+    max_results: Annotated[int, Meta(ge=1, description="Most passages to return (6)")] | None = None
+    min_score: Annotated[float, Meta(description="Leave out passages that fit worse, 0 to 1 (0.35)")] | None = None
+
+
+class MemorySearchTool(RecordTool[MemorySearchArguments]):
+    name = "memory_search"
     summary = "Search the memory files for earlier decisions, facts, people, dates and tasks"
-    spec = ToolSpec(
-        name="memory_search",
-        description=(
-            "Search MEMORY.md and memory/*.md by meaning and by words. Returns the passages that fit best, with file "
-            "and lines. Use it before answering about earlier work, decisions, dates, people, preferences or open "
-            "tasks."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["query"],
-            "properties": {
-                "query": {"type": "string", "description": "What to look for"},
-                "maxResults": {"type": "integer", "minimum": 1, "description": "Most passages to return (6)"},
-                "minScore": {"type": "number", "description": "Leave out passages that fit worse, 0 to 1 (0.35)"},
-            },
-        },
+    description = (
+        "Search MEMORY.md and memory/*.md by meaning and by words. Returns the passages that fit best, with file "
+        "and lines. Use it before answering about earlier work, decisions, dates, people, preferences or open "
+        "tasks."
     )
 
     def __init__(
@@ -70,11 +66,10 @@ class MemorySearchTool:
         self._query = settings.query
         self._citations = citations
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        query = required_text(arguments, "query")
-        limit = min(int(arguments.get("maxResults") or self._query.max_results), MOST_RESULTS)
-        least = arguments.get("minScore")
-        least = self._query.min_score if least is None else float(least)
+    async def execute(self, arguments: MemorySearchArguments, context: ToolContext) -> ToolResult:
+        query = required_text(arguments.query, "query")
+        limit = min(arguments.max_results or self._query.max_results, MOST_RESULTS)
+        least = self._query.min_score if arguments.min_score is None else arguments.min_score
         caller = context.caller
         if not caller.may("notes"):
             # Nothing is searched, so that neither the number of results nor the time tells what the notes hold.
@@ -101,33 +96,27 @@ def facts_of(found: MemoryResults) -> dict[str, Any]:
     return {**facts, "waiting": found.waiting} if found.waiting else facts
 
 
-class MemoryGetTool:
+class MemoryGetArguments(ToolArguments):
+    path: Annotated[str, Meta(description="As memory_search names it, e.g. memory/2026-01-31.md")]
+    first: Annotated[int, Meta(ge=1, description="First line, from 1")] = msgspec.field(name="from", default=1)
+    lines: Annotated[int, Meta(ge=1, description="How many lines")] | None = None
+
+
+class MemoryGetTool(RecordTool[MemoryGetArguments]):
+    name = "memory_get"
     summary = "Read lines of a memory file"
-    spec = ToolSpec(
-        name="memory_get",
-        description="Read MEMORY.md or a file under memory/, whole or just some lines, e.g. after memory_search.",
-        parameters={
-            "type": "object",
-            "required": ["path"],
-            "properties": {
-                "path": {"type": "string", "description": "As memory_search names it, e.g. memory/2026-01-31.md"},
-                "from": {"type": "integer", "minimum": 1, "description": "First line, from 1"},
-                "lines": {"type": "integer", "minimum": 1, "description": "How many lines"},
-            },
-        },
-    )
+    description = "Read MEMORY.md or a file under memory/, whole or just some lines, e.g. after memory_search."
 
     def __init__(self, workspace: Path, extra: Sequence[str]) -> None:
         self._workspace = workspace
         self._extra = extra
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        path = required_text(arguments, "path")
-        first, count = arguments.get("from") or 1, arguments.get("lines")
+    async def execute(self, arguments: MemoryGetArguments, context: ToolContext) -> ToolResult:
+        path = required_text(arguments.path, "path")
         if not context.caller.may("notes"):
             raise ToolError(f"{_REFUSED} {context.caller.described}.")
         curated = context.caller.may("curated memory")
-        name, text = await asyncio.to_thread(self._read, path, first, count, curated)
+        name, text = await asyncio.to_thread(self._read, path, arguments.first, arguments.lines, curated)
         return json_result({"path": name, "text": text})
 
     def _read(self, path: str, first: int, count: int | None, curated: bool) -> tuple[str, str]:

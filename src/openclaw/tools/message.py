@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import msgspec
+from msgspec import Meta
 
 from openclaw.config.schema.tools import MessageTool
-from openclaw.messages import ToolSpec
 from openclaw.path_opener import PathRefused
+from openclaw.tools.arguments import Hidden, RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolResult, json_result
 
 Action: TypeAlias = Literal["send", "reply", "react", "edit", "delete", "pin", "unpin"]
@@ -95,68 +96,64 @@ class Messenger(Protocol):
         ...
 
 
-class MessagingTool:
-    summary = "Send messages to people on channels; reply, react, edit and delete there"
-    spec = ToolSpec(
-        name="message",
-        description=(
-            "Write to a person or group on a channel, or act on a message there. Actions: send, reply (quotes "
-            "messageId), react (emoji, remove), edit, delete, pin, unpin; not every channel can do all. Without target "
-            "it is the current conversation. The result says whether it was delivered; a queued message goes out by "
-            "itself."
+class ButtonArguments(ToolArguments, rename=None):
+    text: str
+    callback_data: str = msgspec.field(name="callback_data", default="")
+
+
+class MessageArguments(ToolArguments):
+    action: Annotated[str, Meta(description="send, reply, react, edit, delete, pin or unpin")]
+    channel: Annotated[str, Meta(description="Such as signal; default: the current one")] = ""
+    provider: Hidden = None
+    target: Annotated[str, Meta(description="Such as +15551234567, uuid:<id> or group:<id>")] = ""
+    to: Annotated[str, Meta(description="The same as target")] = ""
+    targets: Hidden = None
+    account_id: str = ""
+    message: Annotated[str, Meta(description="The text")] = ""
+    content: Hidden = None
+    text: Hidden = None
+    caption: Hidden = None
+    media: Annotated[str, Meta(description="A file to send along: http(s) address or workspace path")] = ""
+    media_url: Hidden = None
+    media_urls: Hidden = None
+    attachments: Annotated[list[str], Meta(description="More files, named like media")] = []
+    path: Annotated[str, Meta(description="A file of the workspace to send along")] = ""
+    file_path: Hidden = None
+    buffer: Annotated[str, Meta(description="A file in base64 to send along")] = ""
+    as_voice: Annotated[bool, Meta(description="Send sound as a voice message")] = False
+    filename: str = ""
+    content_type: str = ""
+    buttons: Annotated[
+        list[list[ButtonArguments]],
+        Meta(
+            description="Rows of buttons below the text, where the channel has them. A press comes back as "
+            "a message with callback_data, or else with the text"
         ),
-        parameters={
-            "type": "object",
-            "required": ["action"],
-            "properties": {
-                "action": {"type": "string", "description": "send, reply, react, edit, delete, pin or unpin"},
-                "channel": {"type": "string", "description": "Such as signal; default: the current one"},
-                "target": {"type": "string", "description": "Such as +15551234567, uuid:<id> or group:<id>"},
-                "to": {"type": "string", "description": "The same as target"},
-                "accountId": {"type": "string"},
-                "message": {"type": "string", "description": "The text"},
-                "media": {"type": "string", "description": "A file to send along: http(s) address or workspace path"},
-                "attachments": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "More files, named like media",
-                },
-                "path": {"type": "string", "description": "A file of the workspace to send along"},
-                "buffer": {"type": "string", "description": "A file in base64 to send along"},
-                "asVoice": {"type": "boolean", "description": "Send sound as a voice message"},
-                "filename": {"type": "string"},
-                "contentType": {"type": "string"},
-                "buttons": {
-                    "type": "array",
-                    "description": "Rows of buttons below the text, where the channel has them. A press comes back as "
-                    "a message with callback_data, or else with the text",
-                    "items": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "required": ["text"],
-                            "properties": {"text": {"type": "string"}, "callback_data": {"type": "string"}},
-                        },
-                    },
-                },
-                "replyTo": {"type": "string", "description": "The id of the message to quote"},
-                "messageId": {
-                    "type": "string",
-                    "description": "What to reply to, react to, edit, delete or pin",
-                },
-                "emoji": {"type": "string"},
-                "remove": {"type": "boolean", "description": "Take the reaction back"},
-                "targetAuthor": {"type": "string", "description": "Who wrote messageId, to react in a group"},
-                "dryRun": {"type": "boolean", "description": "Check only"},
-            },
-        },
+    ] = []
+    reply_to: Annotated[str, Meta(description="The id of the message to quote")] = ""
+    message_id: Annotated[str, Meta(description="What to reply to, react to, edit, delete or pin")] = ""
+    emoji: str = ""
+    remove: Annotated[bool, Meta(description="Take the reaction back")] = False
+    target_author: Annotated[str, Meta(description="Who wrote messageId, to react in a group")] = ""
+    target_author_uuid: Hidden = None
+    dry_run: Annotated[bool, Meta(description="Check only")] = False
+
+
+class MessagingTool(RecordTool[MessageArguments]):
+    name = "message"
+    summary = "Send messages to people on channels; reply, react, edit and delete there"
+    description = (
+        "Write to a person or group on a channel, or act on a message there. Actions: send, reply (quotes "
+        "messageId), react (emoji, remove), edit, delete, pin, unpin; not every channel can do all. Without target "
+        "it is the current conversation. The result says whether it was delivered; a queued message goes out by "
+        "itself."
     )
 
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        shown = {"action": str(arguments.get("action") or "")}
+    async def execute(self, arguments: MessageArguments, context: ToolContext) -> ToolResult:
+        shown = {"action": arguments.action}
         try:
             order = read_order(arguments)
             attachment = await asyncio.to_thread(_attachment, arguments, context)
@@ -167,33 +164,30 @@ class MessagingTool:
         return json_result({**shown, **told})
 
 
-def read_order(arguments: dict[str, Any]) -> Order:
+def read_order(arguments: MessageArguments) -> Order:
     """Raises ``MessageRefused`` if something is missing for the action."""
-    name = str(arguments.get("action") or "").strip()
+    name = arguments.action.strip()
     action = ALIASES.get(name)
     if action is None:
         raise MessageRefused(f'unknown action "{name[:40]}"; known: {", ".join(ACTIONS)}')
-
-    def text(*names: str) -> str:
-        return next((str(arguments[one]).strip() for one in names if arguments.get(one)), "")
-
-    targets = [str(one) for one in arguments.get("targets") or []]
+    targets = [str(target) for target in arguments.targets or []]
     if len(targets) > 1:
         raise MessageRefused("one call writes to one target")
+    replied = arguments.reply_to if action == "send" else arguments.message_id or arguments.reply_to
     order = Order(
         action=action,
-        channel=text("channel", "provider"),
-        account_id=text("accountId"),
-        target=text("target", "to") or "".join(targets),
-        text=text("message", "content", "text", "caption"),
-        media=tuple(_named(arguments)),
-        message_id=text("replyTo") if action == "send" else text("messageId", "replyTo"),
-        author=text("targetAuthor", "targetAuthorUuid"),
-        emoji=text("emoji"),
-        remove=arguments.get("remove") is True,
-        dry_run=arguments.get("dryRun") is True,
-        voice=arguments.get("asVoice") is True,
-        buttons=_buttons(arguments.get("buttons")),
+        channel=_first(arguments.channel, arguments.provider),
+        account_id=arguments.account_id.strip(),
+        target=_first(arguments.target, arguments.to) or "".join(targets),
+        text=_first(arguments.message, arguments.content, arguments.text, arguments.caption),
+        media=tuple(_media(arguments)),
+        message_id=replied.strip(),
+        author=_first(arguments.target_author, arguments.target_author_uuid),
+        emoji=arguments.emoji.strip(),
+        remove=arguments.remove,
+        dry_run=arguments.dry_run,
+        voice=arguments.as_voice,
+        buttons=_buttons(arguments.buttons),
     )
     if action in ("edit", "delete") and not order.message_id:
         raise MessageRefused(f"messageId required: which message to {action}")
@@ -204,32 +198,36 @@ def read_order(arguments: dict[str, Any]) -> Order:
     return order
 
 
-def _buttons(given: Any) -> tuple[tuple[OrderedButton, ...], ...]:
+def _first(*values: Any) -> str:
+    """Return the first value that is not empty, as a text."""
+    return next((str(value).strip() for value in values if value), "")
+
+
+def _buttons(rows: list[list[ButtonArguments]]) -> tuple[tuple[OrderedButton, ...], ...]:
     try:
-        return msgspec.convert(given or (), _ButtonRows)
+        return msgspec.convert(rows, _ButtonRows, from_attributes=True)
     except msgspec.ValidationError as error:
         raise MessageRefused(
             f"buttons must be rows of {{text, callback_data}}, at most 5 rows of 5 with 64 characters each: {error}"
         ) from None
 
 
-def _named(arguments: dict[str, Any]) -> Iterator[str]:
-    for name in ("media", "mediaUrl", "mediaUrls", "attachments"):
-        value = arguments.get(name)
-        for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
-            if isinstance(one, str) and one.strip():
-                yield one.strip()
+def _media(arguments: MessageArguments) -> Iterator[str]:
+    for value in (arguments.media, arguments.media_url, arguments.media_urls, arguments.attachments):
+        for name in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            if isinstance(name, str) and name.strip():
+                yield name.strip()
 
 
-def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment | None:
+def _attachment(arguments: MessageArguments, context: ToolContext) -> Attachment | None:
     """The file that the call holds, or names by its path."""
-    name, mime = arguments.get("filename") or None, str(arguments.get("contentType") or "")
-    if encoded := arguments.get("buffer"):
+    name = arguments.filename or None
+    if arguments.buffer:
         try:
-            data = base64.b64decode(str(encoded).rpartition(",")[2], validate=True)
+            data = base64.b64decode(arguments.buffer.rpartition(",")[2], validate=True)
         except (binascii.Error, ValueError):
             raise MessageRefused("buffer is not base64") from None
-    elif path := arguments.get("path") or arguments.get("filePath"):
+    elif path := arguments.path or arguments.file_path:
         with context.opener.open_read(str(path)) as file:
             data = file.read(MOST_FILE_BYTES + 1)
         name = name or str(path).rstrip("/").rpartition("/")[2]
@@ -237,7 +235,7 @@ def _attachment(arguments: dict[str, Any], context: ToolContext) -> Attachment |
         return None
     if len(data) > MOST_FILE_BYTES:
         raise MessageRefused(f"the file is larger than {MOST_FILE_BYTES} bytes")
-    return Attachment(data, name, mime)
+    return Attachment(data, name, arguments.content_type)
 
 
 def marks_for(rules: MessageTool, action: Action, here: Place | None, there: Place, *, same: bool) -> tuple[str, str]:

@@ -10,14 +10,17 @@ import base64
 import binascii
 import shlex
 import uuid
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
-from openclaw.messages import ToolSpec, UserBlock
+from openclaw.messages import UserBlock
 from openclaw.pictures import ImageProblem, fit_image, off_loop, sniff_image
 from openclaw.text import clipped, shortened
+from openclaw.tools.arguments import Hidden, Number, RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, text_result
+from openclaw.tools.exec.settings import ExecArguments
 
 SYSTEM_RUN = "system.run"
 DENIED = "SYSTEM_RUN_DENIED"
@@ -124,7 +127,9 @@ SENSORS: dict[str, str] = {
     "location_get": "location.get",
 }
 """The actions that are one command of the node. Their parameters go to the node as they are."""
-_ACTIONS = ("status", "describe", "notify", "run", *SENSORS)
+Action: TypeAlias = Literal[
+    "status", "describe", "notify", "run", "camera_list", "camera_snap", "screen_record", "location_get"
+]
 _PASSED = (
     *("facing", "maxWidth", "quality", "delayMs", "deviceId", "durationMs", "fps", "screenIndex", "includeAudio"),
     *("maxAgeMs", "desiredAccuracy"),
@@ -134,41 +139,40 @@ _PASSED = (
 class RunsOnNode(Protocol):
     """The ``exec`` tool, as this one needs it."""
 
-    async def run_on_node(self, text: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult: ...
+    async def run_on_node(self, arguments: ExecArguments, context: ToolContext) -> ToolResult: ...
 
 
-class NodesTool:
+class NodesArguments(ToolArguments):
+    action: Action
+    node: Annotated[str, Meta(description="Name or id; may be left out if there is one")] | None = None
+    title: str = ""
+    body: str = ""
+    command: list[str] = []
+    cwd: str = ""
+    env: dict[str, str] = {}
+    command_timeout_ms: float = 0
+    timeout_ms: Annotated[float, Meta(description="Milliseconds to wait for the node")] = 0
+    # The rest goes to the node as it was sent.
+    facing: Literal["front", "back"] | None = None
+    max_width: Number | None = None
+    quality: Number | None = None
+    delay_ms: Hidden = None
+    device_id: str | None = None
+    duration_ms: Number | None = None
+    fps: Hidden = None
+    screen_index: Number | None = None
+    include_audio: Hidden = None
+    max_age_ms: Number | None = None
+    desired_accuracy: Literal["coarse", "balanced", "precise"] | None = None
+
+
+class NodesTool(RecordTool[NodesArguments]):
+    name = "nodes"
     summary = "List paired nodes, notify on them, run commands there, use their camera, screen and location"
-    spec = ToolSpec(
-        name="nodes",
-        description=(
-            "Paired nodes are other machines of the owner. Actions: status (all nodes), describe, notify (title, "
-            "body), run (command as a list of words, under the rules of exec), camera_list, camera_snap, "
-            "screen_record, location_get. A node has only the commands that describe lists."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["action"],
-            "properties": {
-                "action": {"type": "string", "enum": [*_ACTIONS]},
-                "node": {"type": "string", "description": "Name or id; may be left out if there is one"},
-                "title": {"type": "string"},
-                "body": {"type": "string"},
-                "command": {"type": "array", "items": {"type": "string"}},
-                "cwd": {"type": "string"},
-                "env": {"type": "object", "additionalProperties": {"type": "string"}},
-                "commandTimeoutMs": {"type": "number"},
-                "timeoutMs": {"type": "number", "description": "Milliseconds to wait for the node"},
-                "facing": {"type": "string", "enum": ["front", "back"]},
-                "maxWidth": {"type": "number"},
-                "quality": {"type": "number"},
-                "deviceId": {"type": "string"},
-                "durationMs": {"type": "number"},
-                "screenIndex": {"type": "number"},
-                "maxAgeMs": {"type": "number"},
-                "desiredAccuracy": {"type": "string", "enum": ["coarse", "balanced", "precise"]},
-            },
-        },
+    description = (
+        "Paired nodes are other machines of the owner. Actions: status (all nodes), describe, notify (title, "
+        "body), run (command as a list of words, under the rules of exec), camera_list, camera_snap, "
+        "screen_record, location_get. A node has only the commands that describe lists."
     )
 
     def __init__(self, nodes: NodeCalls, exec_tool: RunsOnNode | None) -> None:
@@ -176,23 +180,21 @@ class NodesTool:
         self._nodes = nodes
         self._exec = exec_tool
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        action = str(arguments.get("action") or "").strip()
+    async def execute(self, arguments: NodesArguments, context: ToolContext) -> ToolResult:
+        action = arguments.action
         try:
             match action:
                 case "status":
                     return self._status()
                 case "describe":
-                    node = self._nodes.choose(arguments.get("node"))
+                    node = self._nodes.choose(arguments.node)
                     return _told(action, node, msgspec.to_builtins(node))
                 case "notify":
                     return await self._notify(arguments)
                 case "run":
                     return await self._run(arguments, context)
-                case _ if action in SENSORS:
-                    return await self._sense(action, arguments, context)
                 case _:
-                    raise ToolError(f"Unknown action {shortened(action)!r}; known: {', '.join(_ACTIONS)}")
+                    return await self._sense(arguments, context)
         except UnknownNode as unknown:
             raise ToolError(str(unknown)) from None
 
@@ -205,31 +207,35 @@ class NodesTool:
         left = f"\n… and {len(nodes) - MOST_LISTED} more" if len(nodes) > MOST_LISTED else ""
         return text_result("\n".join(map(_line, nodes[:MOST_LISTED])) + left, details)
 
-    async def _notify(self, arguments: dict[str, Any]) -> ToolResult:
-        title, body = (str(arguments.get(name) or "").strip() for name in ("title", "body"))
+    async def _notify(self, arguments: NodesArguments) -> ToolResult:
+        title, body = arguments.title.strip(), arguments.body.strip()
         if not title and not body:
             raise ToolError("notify needs a title or a body")
-        node = self._nodes.choose(arguments.get("node"), "system.notify")
+        node = self._nodes.choose(arguments.node, "system.notify")
         payload = await self._ask(node, "system.notify", {"title": title, "body": body}, arguments)
         return _told("notify", node, payload if payload is not None else {"ok": True})
 
-    async def _run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def _run(self, arguments: NodesArguments, context: ToolContext) -> ToolResult:
         if self._exec is None:
             raise ToolError("run is not allowed: this session may not run commands outside of its own place")
-        words = arguments.get("command")
-        if not isinstance(words, list) or not words:
+        if not arguments.command:
             raise ToolError('run needs a command, as a list of words such as ["uname", "-a"]')
-        timeout = arguments.get("commandTimeoutMs")
-        wanted = {"node": arguments.get("node"), "workdir": arguments.get("cwd"), "env": arguments.get("env")}
-        wanted["timeout"] = timeout / 1000 if timeout else None
-        return await self._exec.run_on_node(shlex.join(map(str, words)), wanted, context)
+        command = ExecArguments(
+            command=shlex.join(arguments.command),
+            node=arguments.node,
+            workdir=arguments.cwd,
+            env=arguments.env,
+            timeout=arguments.command_timeout_ms / 1000,
+        )
+        return await self._exec.run_on_node(command, context)
 
-    async def _sense(self, action: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        command = SENSORS[action]
+    async def _sense(self, arguments: NodesArguments, context: ToolContext) -> ToolResult:
+        action, command = arguments.action, SENSORS[arguments.action]
         if not context.caller.may("devices"):
             raise ToolError(f"{action} is for the owner's own conversations; {context.caller.described} has none of it")
-        node = self._nodes.choose(arguments.get("node"), command)
-        params = {name: arguments[name] for name in _PASSED if arguments.get(name) is not None}
+        node = self._nodes.choose(arguments.node, command)
+        encoded = msgspec.to_builtins(arguments)
+        params = {name: encoded[name] for name in _PASSED if name in encoded}
         payload = await self._ask(node, command, params, arguments)
         if not isinstance(payload, dict) or not isinstance(payload.get("base64"), str):
             return _told(action, node, payload)
@@ -254,9 +260,9 @@ class NodesTool:
         await asyncio.to_thread(save)
         return _told(action, node, {**facts, "path": path, "bytes": len(data)})
 
-    async def _ask(self, node: NodeFacts, command: str, params: dict[str, Any], arguments: dict[str, Any]) -> Any:
+    async def _ask(self, node: NodeFacts, command: str, params: dict[str, Any], arguments: NodesArguments) -> Any:
         """Raises ``ToolError`` with what the node or the Gateway said."""
-        timeout = min(max(1000, int(arguments.get("timeoutMs") or TIMEOUT_MS)), MAX_TIMEOUT_MS)
+        timeout = min(max(1000, int(arguments.timeout_ms or TIMEOUT_MS)), MAX_TIMEOUT_MS)
         name = shortened(node.name)
         try:
             return await self._nodes.ask(node.node_id, command, params, timeout_ms=timeout, key=str(uuid.uuid4()))

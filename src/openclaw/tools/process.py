@@ -11,11 +11,13 @@ import re
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Container
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from openclaw.clock import Clock, SystemClock, wait_within
-from openclaw.messages import ToolSpec
 from openclaw.text import clipped, short_duration
+from openclaw.tools.arguments import RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.shell_process import TAIL_CHARS, CommandOutput, ShellCommand, ShellProcess, survivors
 
@@ -234,40 +236,32 @@ MAX_INPUT_BYTES = 1024 * 1024
 _NAME_CHARS = 120
 
 
-class ProcessTool:
+class ProcessArguments(ToolArguments):
+    action: Annotated[str, Meta(description="list|poll|log|write|send-keys|submit|paste|kill|clear|remove")]
+    session_id: Annotated[str, Meta(description="Which session, for all actions but list")] = ""
+    data: Annotated[str, Meta(description="Text for write")] = ""
+    eof: Annotated[bool, Meta(description="Close the input after write")] = False
+    keys: Annotated[list[str], Meta(description="Keys such as Enter, C-c, Up")] = []
+    hex: Annotated[list[str], Meta(description="Bytes for send-keys")] = []
+    literal: Annotated[str, Meta(description="Text for send-keys")] = ""
+    text: Annotated[str, Meta(description="Text for paste")] = ""
+    bracketed: Annotated[bool, Meta(description="Paste in brackets (default true)")] = True
+    offset: Annotated[int, Meta(description="First line of log, from 0")] | None = None
+    limit: Annotated[int, Meta(description="Lines of log; without offset, the last ones")] | None = None
+    timeout: Annotated[float, Meta(description="poll: milliseconds to wait for the end")] = 0
+
+
+class ProcessTool(RecordTool[ProcessArguments]):
+    name = "process"
     summary = "Manage background exec sessions"
-    spec = ToolSpec(
-        name="process",
-        description=(
-            "Manage running exec sessions: list, poll (new output; timeout waits), log (lines by offset/limit), "
-            "write, send-keys, submit, paste, kill, clear, remove."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["action"],
-            "properties": {
-                "action": {
-                    "type": "string",
-                    "description": "list|poll|log|write|send-keys|submit|paste|kill|clear|remove",
-                },
-                "sessionId": {"type": "string", "description": "Which session, for all actions but list"},
-                "data": {"type": "string", "description": "Text for write"},
-                "eof": {"type": "boolean", "description": "Close the input after write"},
-                "keys": {"type": "array", "items": {"type": "string"}, "description": "Keys such as Enter, C-c, Up"},
-                "hex": {"type": "array", "items": {"type": "string"}, "description": "Bytes for send-keys"},
-                "literal": {"type": "string", "description": "Text for send-keys"},
-                "text": {"type": "string", "description": "Text for paste"},
-                "bracketed": {"type": "boolean", "description": "Paste in brackets (default true)"},
-                "offset": {"type": "integer", "description": "First line of log, from 0"},
-                "limit": {"type": "integer", "description": "Lines of log; without offset, the last ones"},
-                "timeout": {"type": "number", "description": "poll: milliseconds to wait for the end"},
-            },
-        },
+    description = (
+        "Manage running exec sessions: list, poll (new output; timeout waits), log (lines by offset/limit), "
+        "write, send-keys, submit, paste, kill, clear, remove."
     )
 
     def __init__(self, processes: ProcessRegistry) -> None:
         self._processes = processes
-        self._actions: dict[str, Callable[[ProcessSession, dict[str, Any]], Awaitable[ToolResult]]] = {
+        self._actions: dict[str, Callable[[ProcessSession, ProcessArguments], Awaitable[ToolResult]]] = {
             "poll": self._poll,
             "log": self._log,
             "write": self._write,
@@ -279,13 +273,13 @@ class ProcessTool:
             "remove": self._remove,
         }
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        action = str(arguments.get("action") or "")
+    async def execute(self, arguments: ProcessArguments, context: ToolContext) -> ToolResult:
+        action = arguments.action
         if action == "list":
             return self._list(context.process_scope)
         if action not in self._actions:
             return failed(f"Unknown action {action}; use list, {', '.join(self._actions)}")
-        slug = str(arguments.get("sessionId") or "").strip()
+        slug = arguments.session_id.strip()
         if not slug:
             return failed("sessionId is required for this action.")
         session = self._processes.get(context.process_scope, slug)
@@ -304,10 +298,9 @@ class ProcessTool:
         text = "\n".join(lines) or "No running or recent sessions."
         return text_result(text, {"status": "completed", "sessions": [_facts(session) for session in sessions]})
 
-    async def _poll(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
-        wait_ms = arguments.get("timeout") or 0
-        if wait_ms > 0:
-            await wait_within(session.ended, min(wait_ms, MAX_POLL_WAIT_MS) / 1000, self._processes.clock)
+    async def _poll(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
+        if arguments.timeout > 0:
+            await wait_within(session.ended, min(arguments.timeout, MAX_POLL_WAIT_MS) / 1000, self._processes.clock)
         if not session.ended.is_set():
             new = session.output.drain().rstrip() or "(no new output)"
             return text_result(f"{new}\n\nProcess still running.", _facts(session))
@@ -316,11 +309,11 @@ class ProcessTool:
             text = f"[Last {TAIL_CHARS} characters; use log for more]\n{text}"
         return text_result(f"{text}\n\n{_ending(session)}", _facts(session))
 
-    async def _log(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
+    async def _log(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
         lines = session.output.text().split("\n")
         if lines and not lines[-1]:
             lines.pop()
-        offset, limit = arguments.get("offset"), arguments.get("limit")
+        offset, limit = arguments.offset, arguments.limit
         shown = slice_lines(lines, offset, limit)
         text = "\n".join(shown) or "(no output yet)"
         if offset is None and limit is None and len(shown) < len(lines):
@@ -329,23 +322,23 @@ class ProcessTool:
             text = f"[Earlier output was dropped; {session.output.total_bytes} bytes in all]\n{text}"
         return text_result(text, {**_facts(session), "totalLines": len(lines)})
 
-    async def _write(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
-        data = str(arguments.get("data") or "").encode("utf-8", "replace")
+    async def _write(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
+        data = arguments.data.encode("utf-8", "replace")
         if problem := await self._send(session, data):
             return problem
         text = f"Wrote {len(data)} bytes to session {session.id}."
-        if arguments.get("eof"):
+        if arguments.eof:
             if session.process.is_pty:
                 await self._send(session, b"\x04")
             session.process.close_input()
             text = f"{text[:-1]} (input closed)."
         return text_result(text, _facts(session))
 
-    async def _send_keys(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
+    async def _send_keys(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
         try:
-            data = str(arguments.get("literal") or "").encode("utf-8", "replace")
-            data += b"".join(encode_hex(str(token)) for token in arguments.get("hex") or [])
-            data += b"".join(encode_key(str(token)) for token in arguments.get("keys") or [])
+            data = arguments.literal.encode("utf-8", "replace")
+            data += b"".join(encode_hex(token) for token in arguments.hex)
+            data += b"".join(encode_key(token) for token in arguments.keys)
         except UnknownKey as error:
             return failed(str(error))
         if not data:
@@ -353,15 +346,15 @@ class ProcessTool:
         problem = await self._send(session, data)
         return problem or text_result(f"Sent {len(data)} bytes to session {session.id}.", _facts(session))
 
-    async def _submit(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
+    async def _submit(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
         problem = await self._send(session, b"\r")
         return problem or text_result(f"Submitted session {session.id} (sent CR).", _facts(session))
 
-    async def _paste(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
-        text = str(arguments.get("text") or arguments.get("data") or "")
+    async def _paste(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
+        text = arguments.text or arguments.data
         if not text:
             return failed("Nothing to paste: give text.")
-        problem = await self._send(session, encode_paste(text, bracketed=arguments.get("bracketed") is not False))
+        problem = await self._send(session, encode_paste(text, bracketed=arguments.bracketed))
         return problem or text_result(f"Pasted {len(text)} characters to session {session.id}.", _facts(session))
 
     async def _send(self, session: ProcessSession, data: bytes) -> ToolResult | None:
@@ -376,19 +369,19 @@ class ProcessTool:
             return failed(f"Session {session.id} did not take the input: {error.strerror or error}")
         return None
 
-    async def _kill(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
+    async def _kill(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
         if session.ended.is_set():
             return failed(f"Session {session.id} is not running: {_ending(session)}")
         await self._processes.stop(session)
         return text_result(f"Killed session {session.id}.", {**_facts(session), "status": "completed"})
 
-    async def _clear(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
+    async def _clear(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
         if not session.ended.is_set():
             return failed(f"Session {session.id} is still running; use kill or remove.")
         self._processes.forget(session)
         return text_result(f"Cleared session {session.id}.", {"status": "completed"})
 
-    async def _remove(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
+    async def _remove(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
         if not session.ended.is_set():
             await self._processes.stop(session)
         self._processes.forget(session)

@@ -14,19 +14,20 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 import aiohttp
 import msgspec
+from msgspec import Meta
 
 from openclaw.clock import Clock
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.schema.tools import WebFetch, WebSearch
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.messages import ToolSpec
 from openclaw.public_fetch import Fetched, FetchLimits, FetchRefused, fetch_page, is_public
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, json_result, required_text, text_result
+from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, json_result, text_result
 from openclaw.untrusted_text import disarmed, disarmed_name
 
 Mode = Literal["markdown", "text"]
@@ -52,27 +53,20 @@ class _Read(NamedTuple):
     raw_length: int
 
 
-class WebFetchTool:
+class WebFetchArguments(ToolArguments):
+    url: Annotated[str, Meta(description="An http or https address")]
+    extract_mode: Annotated[Mode, Meta(description="(markdown)")] = "markdown"
+    max_chars: (
+        Annotated[float, Meta(ge=LEAST_CHARS, description="Most characters to return; longer pages are cut")] | None
+    ) = None
+
+
+class WebFetchTool(RecordTool[WebFetchArguments]):
+    name = "web_fetch"
     summary = "Fetch a web page and read its text"
-    spec = ToolSpec(
-        name="web_fetch",
-        description=(
-            "Fetch an http(s) address and return its readable text: HTML as Markdown or plain text, JSON and text as "
-            "they are. Only public addresses. It runs no scripts and sends no cookies."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["url"],
-            "properties": {
-                "url": {"type": "string", "description": "An http or https address"},
-                "extractMode": {"type": "string", "enum": ["markdown", "text"], "description": "(markdown)"},
-                "maxChars": {
-                    "type": "number",
-                    "minimum": LEAST_CHARS,
-                    "description": "Most characters to return; longer pages are cut",
-                },
-            },
-        },
+    description = (
+        "Fetch an http(s) address and return its readable text: HTML as Markdown or plain text, JSON and text as "
+        "they are. Only public addresses. It runs no scripts and sends no cookies."
     )
 
     def __init__(
@@ -84,14 +78,13 @@ class WebFetchTool:
         self._public = public
         self._cache = _RecentAnswers(clock)
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def execute(self, arguments: WebFetchArguments, context: ToolContext) -> ToolResult:
         settings = self._settings()
-        url = required_text(arguments, "url").strip()
+        url = required_text(arguments.url, "url").strip()
         if len(url) > LONGEST_URL:
             raise ToolError(f"url is longer than {LONGEST_URL} characters")
-        mode: Mode = "text" if arguments.get("extractMode") == "text" else "markdown"
-        wanted = arguments.get("maxChars")
-        most = int(wanted) if isinstance(wanted, int | float) else settings.max_chars
+        mode = arguments.extract_mode
+        most = settings.max_chars if arguments.max_chars is None else int(arguments.max_chars)
         most = max(LEAST_CHARS, min(most, settings.max_chars_cap))
         key = (urldefrag(url).url, mode, most)
         if (known := self._cache.get(key)) is not None:
@@ -227,29 +220,23 @@ class SearchQuery(NamedTuple):
     freshness: str = ""
 
 
-class WebSearchTool:
+class WebSearchArguments(ToolArguments, rename=None):
+    query: str
+    count: Annotated[float, Meta(ge=1, le=MOST_RESULTS, description="Results")] | None = None
+    country: Annotated[str, Meta(description="Two letters, such as DE")] = ""
+    search_lang: Annotated[str, Meta(description="Language of the results, such as de")] = ""
+    ui_lang: str = ""
+    freshness: Annotated[
+        str, Meta(description="pd, pw, pm, py (past day, week, month, year) or YYYY-MM-DDtoYYYY-MM-DD")
+    ] = ""
+
+
+class WebSearchTool(RecordTool[WebSearchArguments]):
+    name = "web_search"
     summary = "Search the web"
-    spec = ToolSpec(
-        name="web_search",
-        description=(
-            "Search the web. Returns titles, addresses and short texts, or an answer with its sources, depending on "
-            "the configured service. Read a page with web_fetch."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["query"],
-            "properties": {
-                "query": {"type": "string"},
-                "count": {"type": "number", "minimum": 1, "maximum": MOST_RESULTS, "description": "Results"},
-                "country": {"type": "string", "description": "Two letters, such as DE"},
-                "search_lang": {"type": "string", "description": "Language of the results, such as de"},
-                "ui_lang": {"type": "string"},
-                "freshness": {
-                    "type": "string",
-                    "description": "pd, pw, pm, py (past day, week, month, year) or YYYY-MM-DDtoYYYY-MM-DD",
-                },
-            },
-        },
+    description = (
+        "Search the web. Returns titles, addresses and short texts, or an answer with its sources, depending on "
+        "the configured service. Read a page with web_fetch."
     )
 
     def __init__(
@@ -265,7 +252,7 @@ class WebSearchTool:
         self._brave_url = brave_url
         self._cache = _RecentAnswers(clock)
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def execute(self, arguments: WebSearchArguments, context: ToolContext) -> ToolResult:
         settings = self._settings()
         try:
             asked = _read_query(arguments, settings)
@@ -377,20 +364,25 @@ async def _ask_searxng(asked: SearchQuery, settings: WebSearch) -> Found:
     return {"results": [_row(row, row.get("content"), row.get("publishedDate")) for row in rows[: asked.most]]}
 
 
-def _read_query(arguments: dict[str, Any], settings: WebSearch) -> SearchQuery:
-    query = " ".join(required_text(arguments, "query").split())
+def _read_query(arguments: WebSearchArguments, settings: WebSearch) -> SearchQuery:
+    query = " ".join(required_text(arguments.query, "query").split())
     if len(query) > LONGEST_QUERY:
         raise SearchFailed("query_too_long", f"query is longer than {LONGEST_QUERY} characters")
-    given = arguments.get("count")
-    count = int(given) if isinstance(given, int | float) else settings.max_results
-    texts = {name: str(arguments.get(name) or "").strip() for name in ("country", "search_lang", "ui_lang")}
-    freshness = str(arguments.get("freshness") or "").strip()
+    count = settings.max_results if arguments.count is None else int(arguments.count)
+    freshness = arguments.freshness.strip()
     if freshness and freshness.lower() not in _RECENCY and not _RANGE.fullmatch(freshness):
         raise SearchFailed("invalid_freshness", "freshness must be pd, pw, pm, py or YYYY-MM-DDtoYYYY-MM-DD")
     if settings.provider != "brave" and _RANGE.fullmatch(freshness):
         raise SearchFailed("unsupported_freshness", f"{settings.provider} takes pd, pw, pm or py only")
     freshness = freshness if _RANGE.fullmatch(freshness) else freshness.lower()
-    return SearchQuery(query, max(1, min(count, MOST_RESULTS)), **texts, freshness=freshness)
+    return SearchQuery(
+        query,
+        max(1, min(count, MOST_RESULTS)),
+        country=arguments.country.strip(),
+        search_lang=arguments.search_lang.strip(),
+        ui_lang=arguments.ui_lang.strip(),
+        freshness=freshness,
+    )
 
 
 def _model(settings: WebSearch) -> str:

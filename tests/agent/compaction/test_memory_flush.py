@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.compaction.memory_flush import AddingWrite, due, settled, texts, usable_tools, workspace_closed
+from openclaw.agent.compaction.memory_flush import AppendingWrite, due, settled, texts, usable_tools, workspace_closed
 from openclaw.clock import SystemClock
 from openclaw.config.load import build
 from openclaw.config.schema.agents import MemoryFlush, SandboxPrune
@@ -88,7 +88,7 @@ def test_words_that_wait_for_an_answer_are_left_out() -> None:
 async def test_write_only_adds_during_a_flush(tmp_path: Path) -> None:
     tools = usable_tools({"write": WriteTool(PathOpener(tmp_path, confine=True))})
     write = tools["write"]
-    assert isinstance(write, AddingWrite)
+    assert isinstance(write, AppendingWrite)
     context = ToolContext(agent_id="main", session_key="k", workspace=tmp_path)
     for content in ("- one", "- two\n", "- one\n- two\n- three\n"):
         await write.run({"path": "memory/today.md", "content": content}, context)

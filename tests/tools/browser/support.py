@@ -19,7 +19,8 @@ from openclaw.clock import Clock, SystemClock
 from openclaw.config.schema.system import Browser, BrowserSsrfPolicy
 from openclaw.messages import ImageBlock, TextBlock
 from openclaw.rights import OWNER_CALLER
-from openclaw.tools.base import ToolContext, ToolResult, validate_arguments
+from openclaw.tools.arguments import validate_arguments
+from openclaw.tools.base import ToolContext, ToolResult
 from openclaw.tools.browser.browsers import PROGRAMS, Browsers
 from openclaw.tools.browser.guard import checked_resolver
 from openclaw.tools.browser.tool import BrowserTool

@@ -24,7 +24,14 @@ from openclaw.tools.exec.approvals import (
     BadRules,
     UnknownApproval,
 )
-from openclaw.tools.exec.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
+from openclaw.tools.exec.settings import (
+    CommandPolicy,
+    ExecArguments,
+    ExecOverrides,
+    ExecSettings,
+    HostRules,
+    command_policy,
+)
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
 
@@ -217,7 +224,8 @@ def test_the_terms_of_a_command(
     settings: dict[str, Any], wish: dict[str, Any], rules: dict[str, Any], arguments: dict[str, Any], expected: Any
 ) -> None:
     def policy() -> CommandPolicy:
-        return command_policy(ExecSettings(**settings), ExecOverrides(**wish), HostRules(**rules), arguments)
+        requested = ExecArguments(command="ls", **arguments)
+        return command_policy(ExecSettings(**settings), ExecOverrides(**wish), HostRules(**rules), requested=requested)
 
     if isinstance(expected, str):
         with pytest.raises(ToolError, match=expected):

@@ -12,7 +12,6 @@ import os
 import uuid
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import LONGEST_FLUSH_S, Leaving
@@ -32,8 +31,9 @@ from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.transcripts import Transcript
+from openclaw.tools.arguments import RecordTool
 from openclaw.tools.base import Tool, ToolContext, ToolResult
-from openclaw.tools.files import WriteTool
+from openclaw.tools.files import WriteArguments, WriteTool
 from openclaw.tools.sandbox.boundary import Boundary
 
 log = logging.getLogger("openclaw.agent.memory")
@@ -202,20 +202,22 @@ def usable_tools(tools: dict[str, Tool]) -> dict[str, Tool]:
     """The tools of a flush."""
     usable = {name: tool for name, tool in tools.items() if name in USABLE}
     if isinstance(write := tools.get("write"), WriteTool):
-        usable["write"] = AddingWrite(write)
+        usable["write"] = AppendingWrite(write)
     return usable
 
 
-class AddingWrite:
+class AppendingWrite(RecordTool[WriteArguments]):
     """``write`` during a flush. It appends to a file that exists, so that earlier notes are not overwritten."""
+
+    name = WriteTool.name
+    summary = WriteTool.summary
+    description = WriteTool.description
 
     def __init__(self, write: WriteTool) -> None:
         self._write = write
-        self.spec = write.spec
-        self.summary = write.summary
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        return await self._write.add(arguments)
+    async def execute(self, arguments: WriteArguments, context: ToolContext) -> ToolResult:
+        return await self._write.append(arguments)
 
 
 def settled(messages: list[Message]) -> list[Message]:

@@ -31,7 +31,8 @@ from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.message_ledger import MessageBody
-from openclaw.tools.base import InvalidArguments, Tool, ToolContext, ToolError, validate_arguments
+from openclaw.tools.arguments import InvalidArguments, validate_arguments
+from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 from openclaw.tools.sandbox.boundary import Boundary

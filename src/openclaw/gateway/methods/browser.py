@@ -14,7 +14,8 @@ from openclaw.gateway.server.frames import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.path_opener import PathRefused
 from openclaw.rights import OWNER_CALLER
-from openclaw.tools.base import InvalidArguments, ToolContext, ToolError, validate_arguments
+from openclaw.tools.arguments import InvalidArguments, validate_arguments
+from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.browser.tool import BrowserTool
 from openclaw.untrusted_text import disarmed
 
@@ -84,7 +85,7 @@ async def request(call: MethodCall, params: BrowserRequest) -> Any:
     )
     try:
         arguments = validate_arguments(BrowserTool.spec, arguments_of(params))
-        done = await gateway.browser_tool.perform(arguments, context)
+        done = await gateway.browser_tool.perform(BrowserTool.decode(arguments), context)
     except InvalidArguments as invalid:
         raise MethodError(str(invalid)) from None
     except (ToolError, PathRefused) as problem:

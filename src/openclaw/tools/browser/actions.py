@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
+from openclaw.tools.arguments import Hidden, Number, ToolArguments
 from openclaw.tools.base import ToolError
 from openclaw.tools.browser.snapshot import RefNode
 from openclaw.tools.browser.tab import CdpError, CdpRefused, Tab
@@ -25,7 +27,6 @@ MOST_RESULT_CHARS = 20_000
 _KEY_DELAY_S = 0.05
 _POLL_S = 0.1
 _DRAG_STEPS = 8
-_BUTTONS = ("left", "right", "middle")
 _MODIFIERS = {"alt": 1, "control": 2, "ctrl": 2, "meta": 4, "command": 4, "shift": 8, "controlormeta": 2}
 
 
@@ -121,37 +122,81 @@ _NOT_TYPED = ("date", "datetime-local", "month", "week", "time", "color", "range
 
 _NO_TEXT = ("checkbox", "radio", "button", "submit", "reset", "image", "file", "hidden")
 
-Act = Callable[[Tab, dict[str, Any]], Awaitable[dict[str, Any]]]
+Kind: TypeAlias = Literal[
+    "click", "type", "press", "hover", "drag", "select", "fill", "resize", "wait", "evaluate", "close"
+]
 
 
-async def act(tab: Tab, request: dict[str, Any], *, scripts: bool) -> dict[str, Any]:
-    """Does what the request says and returns what is worth telling. ``scripts``: whether evaluate is allowed."""
-    kind = str(request.get("kind") or "")
-    if (kind == "evaluate" or (kind == "wait" and request.get("fn"))) and not scripts:
+class FieldValue(ToolArguments):
+    """A field of a form, by its ref or CSS, and what to put into it."""
+
+    ref: Hidden = None
+    selector: Hidden = None
+    value: Hidden = None
+
+
+class PageAction(ToolArguments):
+    """The ``request`` of the action ``act``."""
+
+    kind: Kind
+    target_id: str = ""
+    ref: str = ""
+    selector: str = ""
+    double_click: bool = False
+    button: Literal["left", "right", "middle"] = "left"
+    modifiers: list[str] = []
+    text: str = ""
+    submit: bool = False
+    slowly: bool = False
+    key: Annotated[str, Meta(description="Enter, ArrowDown, Control+A…")] = ""
+    start_ref: str = ""
+    end_ref: str = ""
+    values: list[str] = []
+    fields: list[Annotated[FieldValue, Meta(description="{ref, value}")]] = []
+    width: Number = 0
+    height: Number = 0
+    time_ms: Number | None = None
+    text_gone: str = ""
+    url: str = ""
+    load_state: str = ""
+    timeout_ms: Number = 20_000
+    function: Annotated[str, Meta(description="evaluate: a function")] = msgspec.field(name="fn", default="")
+
+
+Act = Callable[[Tab, PageAction], Awaitable[dict[str, Any]]]
+
+
+async def act(tab: Tab, request: PageAction, *, scripts: bool) -> dict[str, Any]:
+    """Perform the request and return its facts. ``scripts`` says whether functions of the model may run."""
+    kind = request.kind
+    if (kind == "evaluate" or (kind == "wait" and request.function)) and not scripts:
         raise ToolError("scripts in pages are switched off (browser.evaluateEnabled)")
-    done = KINDS.get(kind)
-    if done is None:
-        raise ToolError(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}, close")
-    told = await done(tab, request)
-    if kind in _MAY_NAVIGATE or request.get("submit"):
+    facts = await _KINDS[kind](tab, request)
+    if kind in _MAY_NAVIGATE or request.submit:
         await tab.settle(SHORTLY_S if kind == "evaluate" else SETTLE_BEGIN_S)
-    return told
+    return facts
 
 
-async def _node(tab: Tab, request: dict[str, Any], name: str = "ref") -> RefNode:
-    if ref := str(request.get(name) or ""):
-        return tab.node(ref)
-    if name == "ref" and (selector := str(request.get("selector") or "")):
-        return await tab.find(selector)
-    raise ToolError(f"request.{name} required: a ref of the last snapshot")
+async def _node(tab: Tab, element: PageAction | FieldValue) -> RefNode:
+    if element.ref:
+        return tab.node(str(element.ref))
+    if element.selector:
+        return await tab.find(str(element.selector))
+    raise ToolError("request.ref required: a ref of the last snapshot")
 
 
-def _modifiers(request: dict[str, Any]) -> int:
+def _node_of(tab: Tab, ref: str, name: str) -> RefNode:
+    if not ref:
+        raise ToolError(f"request.{name} required: a ref of the last snapshot")
+    return tab.node(ref)
+
+
+def _modifiers(names: Iterable[str]) -> int:
     total = 0
-    for word in request.get("modifiers") or []:
-        if str(word).lower() not in _MODIFIERS:
-            raise ToolError(f"unknown modifier {str(word)[:40]!r}; known: Alt, Control, Meta, Shift")
-        total |= _MODIFIERS[str(word).lower()]
+    for name in names:
+        if name.lower() not in _MODIFIERS:
+            raise ToolError(f"unknown modifier {name[:40]!r}; known: Alt, Control, Meta, Shift")
+        total |= _MODIFIERS[name.lower()]
     return total
 
 
@@ -169,35 +214,32 @@ async def _mouse(tab: Tab, kind: str, x: float, y: float, **more: Any) -> None:
     await tab.call("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more})
 
 
-async def click(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+async def click(tab: Tab, request: PageAction) -> dict[str, Any]:
     await _click(tab, await _node(tab, request), request)
     return {}
 
 
-async def _click(tab: Tab, node: RefNode, request: dict[str, Any]) -> None:
-    button = str(request.get("button") or "left")
-    if button not in _BUTTONS:
-        raise ToolError(f"button must be one of {', '.join(_BUTTONS)}")
+async def _click(tab: Tab, node: RefNode, request: PageAction) -> None:
     if node.role == "option":
         raise ToolError("an option is chosen with the kind select on its list")
     state = await tab.run_on(node, _STATE)
     if state["disabled"]:
         raise ToolError("the element is disabled")
     x, y = await _middle(tab, node)
-    common: dict[str, Any] = {"button": button, "modifiers": _modifiers(request)}
+    common: dict[str, Any] = {"button": request.button, "modifiers": _modifiers(request.modifiers)}
     await _mouse(tab, "mouseMoved", x, y)
-    for count in range(1, 3 if request.get("doubleClick") else 2):
+    for count in range(1, 3 if request.double_click else 2):
         await _mouse(tab, "mousePressed", x, y, clickCount=count, **common)
         await _mouse(tab, "mouseReleased", x, y, clickCount=count, **common)
 
 
-async def hover(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+async def hover(tab: Tab, request: PageAction) -> dict[str, Any]:
     await _mouse(tab, "mouseMoved", *await _middle(tab, await _node(tab, request)))
     return {}
 
 
-async def drag(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
-    start, end = await _node(tab, request, "startRef"), await _node(tab, request, "endRef")
+async def drag(tab: Tab, request: PageAction) -> dict[str, Any]:
+    start, end = _node_of(tab, request.start_ref, "startRef"), _node_of(tab, request.end_ref, "endRef")
     x, y = await _middle(tab, start)
     left, top, width, height = await tab.box(end)
     await _mouse(tab, "mouseMoved", x, y)
@@ -213,10 +255,10 @@ async def drag(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
 # Keys and forms
 
 
-async def press(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
-    if request.get("ref"):
+async def press(tab: Tab, request: PageAction) -> dict[str, Any]:
+    if request.ref:
         await _focus(tab, await _node(tab, request))
-    await _press(tab, str(request.get("key") or ""))
+    await _press(tab, request.key)
     return {}
 
 
@@ -227,7 +269,7 @@ async def _press(tab: Tab, combination: str) -> None:
         held, name = combination[:-2].split("+"), "+"
     if not name:
         raise ToolError("request.key required, such as Enter or Control+A")
-    modifiers = _modifiers({"modifiers": held})
+    modifiers = _modifiers(held)
     key = _KEYS.get(name.lower())
     if key is None:
         if len(name) != 1:
@@ -254,9 +296,9 @@ async def _focus(tab: Tab, node: RefNode) -> None:
         await tab.run_on(node, "function() { this.focus(); }")
 
 
-async def type_text(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
-    node, text = await _node(tab, request), _text_of(request.get("text"))
-    if request.get("slowly"):
+async def type_text(tab: Tab, request: PageAction) -> dict[str, Any]:
+    node, text = await _node(tab, request), _text_of(request.text)
+    if request.slowly:
         if len(text) > MOST_SLOW_CHARS:
             raise ToolError(f"slowly is for at most {MOST_SLOW_CHARS} characters")
         await _focus(tab, node)
@@ -265,7 +307,7 @@ async def type_text(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
             await asyncio.sleep(_KEY_DELAY_S * random.uniform(0.5, 1.5))
     else:
         await _fill(tab, node, text)
-    if request.get("submit"):
+    if request.submit:
         await _press(tab, "Enter")
     return {}
 
@@ -298,33 +340,28 @@ async def _fill(tab: Tab, node: RefNode, text: str) -> None:
         await _press(tab, "Delete")
 
 
-async def fill(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
-    fields: Any = request.get("fields")
-    if not isinstance(fields, list) or not fields:
+async def fill(tab: Tab, request: PageAction) -> dict[str, Any]:
+    if not request.fields:
         raise ToolError("request.fields required: a list of {ref, type, value}")
-    rows: list[Any] = fields[:MOST_FIELDS]
     # Every ref is checked before the first field is changed.
-    wanted = [(await _node(tab, row), row) for row in rows if isinstance(row, dict)]
-    for node, row in wanted:
-        value = row.get("value")
+    values = [(await _node(tab, field), field.value) for field in request.fields[:MOST_FIELDS]]
+    for node, value in values:
         state = await tab.run_on(node, _STATE)
         kind = state["type"] if state["tag"] == "input" else node.role
         if kind in ("checkbox", "radio", "switch"):
             if state["checked"] != (value in (True, "true", "on", "1", 1)):
-                await _click(tab, node, {})
+                await _click(tab, node, PageAction(kind="click"))
         elif state["tag"] == "select":
             await _choose(tab, node, [str(one) for one in (value if isinstance(value, list) else [value])])
         else:
             await _fill(tab, node, _text_of(value))
-    return {"filled": len(wanted)}
+    return {"filled": len(values)}
 
 
-async def select(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
-    given: Any = request.get("values")
-    values = [str(one) for one in (given if isinstance(given, list) else [given] if given is not None else [])]
-    if not values:
+async def select(tab: Tab, request: PageAction) -> dict[str, Any]:
+    if not request.values:
         raise ToolError("request.values required")
-    return {"values": await _choose(tab, await _node(tab, request), values)}
+    return {"values": await _choose(tab, await _node(tab, request), request.values)}
 
 
 async def _choose(tab: Tab, node: RefNode, values: list[str]) -> list[str]:
@@ -338,8 +375,8 @@ async def _choose(tab: Tab, node: RefNode, values: list[str]) -> list[str]:
 # The rest
 
 
-async def resize(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
-    width, height = int(request.get("width") or 0), int(request.get("height") or 0)
+async def resize(tab: Tab, request: PageAction) -> dict[str, Any]:
+    width, height = int(request.width), int(request.height)
     if not (100 <= width <= 4000 and 100 <= height <= 4000):
         raise ToolError("width and height must be between 100 and 4000")
     size = {"width": width, "height": height, "deviceScaleFactor": 0, "mobile": False}
@@ -347,39 +384,39 @@ async def resize(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
     return {"width": width, "height": height}
 
 
-async def wait(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+async def wait(tab: Tab, request: PageAction) -> dict[str, Any]:
     """Waits for a time, a text, the end of a text, an element, an address, the load or a function that says true."""
-    limit = min(max(int(request.get("timeoutMs") or 20_000), 0), LONGEST_WAIT_MS) / 1000
-    if (pause := request.get("timeMs")) is not None:
-        await asyncio.sleep(min(max(int(pause), 0), LONGEST_WAIT_MS) / 1000)
+    limit = min(max(int(request.timeout_ms or 20_000), 0), LONGEST_WAIT_MS) / 1000
+    if request.time_ms is not None:
+        await asyncio.sleep(min(max(int(request.time_ms), 0), LONGEST_WAIT_MS) / 1000)
     checks: list[tuple[str, Callable[[], Awaitable[bool]]]] = []
-    if text := request.get("text"):
-        checks.append((f"the text {str(text)[:60]!r}", lambda: tab.run(_HAS_TEXT, str(text))))
-    if gone := request.get("textGone"):
+    if text := request.text:
+        checks.append((f"the text {text[:60]!r}", lambda: tab.run(_HAS_TEXT, text)))
+    if gone := request.text_gone:
 
         async def is_gone() -> bool:
-            return not await tab.run(_HAS_TEXT, str(gone))
+            return not await tab.run(_HAS_TEXT, gone)
 
-        checks.append((f"the end of the text {str(gone)[:60]!r}", is_gone))
-    if selector := request.get("selector"):
-        checks.append((f"{str(selector)[:60]!r}", lambda: tab.run(_HAS_ELEMENT, str(selector))))
-    if url := request.get("url"):
+        checks.append((f"the end of the text {gone[:60]!r}", is_gone))
+    if selector := request.selector:
+        checks.append((f"{selector[:60]!r}", lambda: tab.run(_HAS_ELEMENT, selector)))
+    if url := request.url:
 
         async def is_there() -> bool:
-            return str(url).strip("*") in await tab.address()
+            return url.strip("*") in await tab.address()
 
-        checks.append((f"the address {str(url)[:100]!r}", is_there))
-    if function := request.get("fn"):
+        checks.append((f"the address {url[:100]!r}", is_there))
+    if function := request.function:
 
         async def says_true() -> bool:
-            return bool(await tab.run(str(function), own_world=False))
+            return bool(await tab.run(function, own_world=False))
 
         checks.append(("the function", says_true))
-    if request.get("loadState") and not await tab.wait_loaded(limit):
+    if request.load_state and not await tab.wait_loaded(limit):
         raise ToolError(f"the page was not loaded within {limit:g} s")
     for name, check in checks:
         await _wait_for(name, check, limit)
-    if pause is None and not checks and not request.get("loadState"):
+    if request.time_ms is None and not checks and not request.load_state:
         raise ToolError("wait needs one of timeMs, text, textGone, selector, url, loadState, fn")
     return {}
 
@@ -400,12 +437,12 @@ async def _holds(check: Callable[[], Awaitable[bool]]) -> bool:
         return False  # The page is just being replaced by another.
 
 
-async def evaluate(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
+async def evaluate(tab: Tab, request: PageAction) -> dict[str, Any]:
     """Runs a function of the model in the page, with the rights of the page and no others."""
-    function = str(request.get("fn") or "")
+    function = request.function
     if not function.strip():
         raise ToolError("request.fn required: a function, such as () => document.title")
-    if request.get("ref"):
+    if request.ref:
         node = await _node(tab, request)
         value = await tab.run_on(node, f"function() {{ return ({function})(this); }}", own_world=False)
     else:
@@ -416,7 +453,7 @@ async def evaluate(tab: Tab, request: dict[str, Any]) -> dict[str, Any]:
     return {"result": value}
 
 
-KINDS: dict[str, Act] = {
+_KINDS: dict[str, Act] = {
     "click": click,
     "type": type_text,
     "press": press,

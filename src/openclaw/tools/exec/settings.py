@@ -13,10 +13,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from openclaw.tools.arguments import ToolArguments
 from openclaw.tools.base import ToolError
 from openclaw.tools.exec.allowlist import SAFE_USES, AllowRule
 
@@ -32,6 +34,27 @@ SECURITY_LEVELS: tuple[Security, ...] = ("deny", "allowlist", "full")
 ASK_LEVELS: tuple[Ask, ...] = ("always", "on-miss", "off")
 """When a person is asked. The level that asks most often comes first."""
 Level = TypeVar("Level", bound=str)
+
+
+class ExecArguments(ToolArguments):
+    """The arguments of ``exec``."""
+
+    command: Annotated[str, Meta(description="Shell command to run")]
+    workdir: Annotated[str, Meta(description="Directory to run in (default: the workspace)")] = ""
+    env: Annotated[
+        dict[str, str],
+        Meta(description="Variables for language, time zone and terminal; write others into the command"),
+    ] = {}
+    yield_ms: Annotated[float, Meta(description="Wait this long before going to the background")] | None = None
+    background: Annotated[bool, Meta(description="Go to the background at once")] = False
+    timeout: Annotated[float, Meta(description="Seconds after which the command is ended")] = 0
+    """With 0, the time of the configuration."""
+    pty: Annotated[bool, Meta(description="Run in a terminal of 120x30")] = False
+    host: Annotated[Host, Meta(description="Where to run")] | None = None
+    security: Security | None = None
+    ask: Ask | None = None
+    node: Annotated[str, Meta(description="The node to run on, with host node")] | None = None
+    elevated: Annotated[bool, Meta(description="Run on the host with elevated rights, if allowed")] | None = None
 
 
 class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
@@ -122,19 +145,20 @@ def command_policy(
     settings: ExecSettings,
     overrides: ExecOverrides,
     rules: HostRules,
-    arguments: Mapping[str, Any],
     *,
+    requested: ExecArguments | None = None,
     sandboxed: bool = False,
 ) -> CommandPolicy:
-    """Raises ``ToolError`` when the command may not run at all.
+    """Return the policy for one command. Raises ``ToolError`` when it may not run at all.
 
-    A sandboxed session runs everything in its sandbox. Only an elevated command leaves it, for the host ``gateway``.
+    ``requested`` holds the arguments of the call, which can only make the policy stricter. A sandboxed
+    session runs everything in its sandbox. Only an elevated command leaves it, for the host ``gateway``.
     """
     if sandboxed:
         settings = msgspec.structs.replace(settings, host="sandbox")
         overrides = msgspec.structs.replace(overrides, host=None)
-    mode = _elevated_mode(overrides, arguments.get("elevated"), "sandboxed" if sandboxed else "direct")
-    host = _host(settings, overrides, arguments.get("host"), elevated=mode != "off")
+    mode = _elevated_mode(overrides, requested and requested.elevated, "sandboxed" if sandboxed else "direct")
+    host = _host(settings, overrides, requested and requested.host, elevated=mode != "off")
     if host == "node":
         rules = HostRules()  # Those of this machine. The node has its own.
     if overrides.security == "deny":
@@ -142,10 +166,10 @@ def command_policy(
     if mode == "full":
         return CommandPolicy(host=host, security="full", ask="off")
     configured = overrides.security or settings.security or ("allowlist" if host == "gateway" else "full")
-    security: Security = strictest(SECURITY_LEVELS, configured, arguments.get("security"), rules.security)
+    security: Security = strictest(SECURITY_LEVELS, configured, requested and requested.security, rules.security)
     if security == "deny":
         raise ToolError("exec is denied (security=deny)")
-    ask: Ask = strictest(ASK_LEVELS, overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
+    ask: Ask = strictest(ASK_LEVELS, overrides.ask or settings.ask, requested and requested.ask, rules.ask)
     return CommandPolicy(host=host, security=security, ask=ask)
 
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.clock import Clock, wait_within
-from openclaw.messages import ToolSpec
 from openclaw.text import clipped, shortened
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, required_text, text_result
+from openclaw.tools.arguments import RecordTool, required_text
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule, RefusedCommand, evaluate, parse, rule_for
 from openclaw.tools.exec.approvals import (
     Approval,
@@ -38,6 +38,7 @@ from openclaw.tools.exec.approvals import (
 from openclaw.tools.exec.binding import Binding, bind, bind_text
 from openclaw.tools.exec.settings import (
     CommandPolicy,
+    ExecArguments,
     ExecOverrides,
     ExecSettings,
     Fallback,
@@ -97,36 +98,12 @@ class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
         return "approval-timeout"
 
 
-class ExecTool:
+class ExecTool(RecordTool[ExecArguments]):
+    name = "exec"
     summary = "Run shell commands (pty available for TTY-required CLIs)"
-    spec = ToolSpec(
-        name="exec",
-        description=(
-            "Run a shell command. A command that takes longer goes on in the background; follow it with the process "
-            "tool. Use pty=true for programs that need a terminal."
-        ),
-        parameters={
-            "type": "object",
-            "required": ["command"],
-            "properties": {
-                "command": {"type": "string", "description": "Shell command to run"},
-                "workdir": {"type": "string", "description": "Directory to run in (default: the workspace)"},
-                "env": {
-                    "type": "object",
-                    "description": "Variables for language, time zone and terminal; write others into the command",
-                    "additionalProperties": {"type": "string"},
-                },
-                "yieldMs": {"type": "number", "description": "Wait this long before going to the background"},
-                "background": {"type": "boolean", "description": "Go to the background at once"},
-                "timeout": {"type": "number", "description": "Seconds after which the command is ended"},
-                "pty": {"type": "boolean", "description": "Run in a terminal of 120x30"},
-                "host": {"type": "string", "enum": ["sandbox", "gateway", "node"], "description": "Where to run"},
-                "security": {"type": "string", "enum": ["deny", "allowlist", "full"]},
-                "ask": {"type": "string", "enum": ["off", "on-miss", "always"]},
-                "node": {"type": "string", "description": "The node to run on, with host node"},
-                "elevated": {"type": "boolean", "description": "Run on the host with elevated rights, if allowed"},
-            },
-        },
+    description = (
+        "Run a shell command. A command that takes longer goes on in the background; follow it with the process "
+        "tool. Use pty=true for programs that need a terminal."
     )
 
     def __init__(
@@ -150,19 +127,23 @@ class ExecTool:
         self._clock = processes.clock
         self._on_nodes = None if nodes is None else NodeExec(nodes, approvals, self._clock, settings)
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        text = required_text(arguments, "command")
+    async def execute(self, arguments: ExecArguments, context: ToolContext) -> ToolResult:
+        text = required_text(arguments.command, "command")
         if "\0" in text:
             raise ToolError("The command holds a NUL character")
         rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
         overrides = await context.exec_overrides() if context.exec_overrides else None
         policy = command_policy(
-            self._settings, overrides or ExecOverrides(), rules, arguments, sandboxed=self._sandbox is not None
+            self._settings,
+            overrides or ExecOverrides(),
+            rules,
+            requested=arguments,
+            sandboxed=self._sandbox is not None,
         )
-        sets = wanted_variables(arguments.get("env") or {})
         if policy.host == "node":
-            return await self._on_node(text, sets, policy, overrides, arguments, context)
-        wanted, warning = await self._wanted(text, sets, policy, arguments, context)
+            return await self._on_node(arguments, policy, overrides, context)
+        sets = wanted_variables(arguments.env)
+        wanted, warning = await self._wanted(arguments, sets, policy, context)
         checked = await check_command(wanted, sets, policy, rules, self._settings, context.workspace)
         if isinstance(checked, NeedsApproval):
             return await self._ask(checked, context, warning)
@@ -180,32 +161,30 @@ class ExecTool:
         self._processes.move_to_background(session, notify)
         return still_running(session, warning)
 
-    async def run_on_node(self, text: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    async def run_on_node(self, arguments: ExecArguments, context: ToolContext) -> ToolResult:
         """Runs a command on a node under the rules for the host ``node``, whatever the usual host is."""
         overrides = await context.exec_overrides() if context.exec_overrides else None
         settings = msgspec.structs.replace(self._settings, host="node")
         asked = msgspec.structs.replace(overrides or ExecOverrides(), host=None, elevated_allowed=False)
-        policy = command_policy(settings, asked, HostRules(), {})
-        sets = wanted_variables(arguments.get("env") or {})
-        return await self._on_node(text, sets, policy, overrides, arguments, context)
+        policy = command_policy(settings, asked, HostRules())
+        return await self._on_node(arguments, policy, overrides, context)
 
     async def _on_node(
         self,
-        text: str,
-        sets: Mapping[str, str],
+        arguments: ExecArguments,
         policy: CommandPolicy,
         overrides: ExecOverrides | None,
-        arguments: dict[str, Any],
         context: ToolContext,
     ) -> ToolResult:
+        sets = wanted_variables(arguments.env)
         if self._on_nodes is None:
             raise ToolError("exec host node: no node is connected to this Gateway")
         bound = (overrides.node if overrides else None) or self._settings.node
         command = NodeCommand(
             run_id=str(uuid.uuid4()),
-            node=self._on_nodes.choose(bound, arguments.get("node")),
-            text=text,
-            cwd=(arguments.get("workdir") or "").strip() or None,
+            node=self._on_nodes.choose(bound, arguments.node),
+            text=arguments.command,
+            cwd=arguments.workdir.strip() or None,
             sets=sets,
             timeout_s=min(self._timeout(arguments), MAX_NODE_TIMEOUT_S),
             policy=policy,
@@ -214,24 +193,23 @@ class ExecTool:
         )
         return await self._on_nodes.run(command, self._window(arguments), context)
 
-    def _timeout(self, arguments: dict[str, Any]) -> float:
-        timeout = arguments.get("timeout")
-        return self._settings.timeout_sec if timeout is None or timeout <= 0 else timeout
+    def _timeout(self, arguments: ExecArguments) -> float:
+        return arguments.timeout if arguments.timeout > 0 else self._settings.timeout_sec
 
     async def _wanted(
-        self, text: str, sets: Mapping[str, str], policy: CommandPolicy, arguments: dict[str, Any], context: ToolContext
+        self, arguments: ExecArguments, sets: Mapping[str, str], policy: CommandPolicy, context: ToolContext
     ) -> tuple[ShellCommand, str]:
-        """The command as the call wants it, in the sandbox if there is one, and a warning about its folder."""
-        timeout, pty, workdir = self._timeout(arguments), bool(arguments.get("pty")), arguments.get("workdir")
+        """Return the command as the call wants it, in the sandbox if there is one, and a warning about its folder."""
+        text, timeout = arguments.command, self._timeout(arguments)
         if self._sandbox is not None and policy.host == "sandbox":
             longest = min(timeout, self._settings.timeout_sec)
-            return await self._sandbox.command(text, workdir, sets, use_pty=pty, timeout=longest)
-        cwd, warning = working_directory(context.workspace, workdir)
+            return await self._sandbox.command(text, arguments.workdir, sets, use_pty=arguments.pty, timeout=longest)
+        cwd, warning = working_directory(context.workspace, arguments.workdir)
         command = ShellCommand(
             text=text,
             cwd=cwd,
             env=command_environment(os.environ, context.env, sets, self._settings.path_prepend),
-            use_pty=pty,
+            use_pty=arguments.pty,
             timeout=min(timeout, MAX_TIMEOUT_S) or None,
         )
         return command, warning
@@ -308,13 +286,13 @@ class ExecTool:
                 warning += f"Warning: no terminal is available ({error}); the command runs without one.\n\n"
         raise AssertionError("unreachable")
 
-    def _window(self, arguments: dict[str, Any]) -> float | None:
+    def _window(self, arguments: ExecArguments) -> float | None:
         """Seconds to wait before the command goes to the background. None means until it ends."""
         if not self._settings.allow_background:
             return None
-        if arguments.get("background"):
+        if arguments.background:
             return 0
-        wanted = arguments.get("yieldMs")
+        wanted = arguments.yield_ms
         milliseconds = self._settings.background_ms if wanted is None else max(10, min(MAX_YIELD_MS, wanted))
         return milliseconds / 1000
 
