@@ -39,6 +39,7 @@ from openclaw.tools.exec.settings import (
     ExecArguments,
     ExecOverrides,
     ExecSettings,
+    Security,
     command_environment,
     command_policy,
     wanted_variables,
@@ -488,8 +489,8 @@ class NodeCommands:
         # What the rules file says is this machine's own will. Without it the level is ``allowlist``, with a question.
         own = ExecOverrides(security=self._settings.security or rules.security, ask=rules.ask)
         try:
-            security = next((level for level in SECURITY_LEVELS if level == wanted.security), None)
-            requested = ExecArguments(command=text, security=security)
+            levels: dict[str, Security] = {level: level for level in SECURITY_LEVELS}
+            requested = ExecArguments(command=text, security=levels.get(wanted.security or ""))
             policy = command_policy(self._settings, own, rules, requested=requested)
         except ToolError as denied:
             raise CommandFailed("UNAVAILABLE", f"SYSTEM_RUN_DISABLED: {denied}") from None
