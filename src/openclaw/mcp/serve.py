@@ -50,19 +50,19 @@ _Key: TypeAlias = Annotated[
 ]
 
 
-class SessionsListArguments(_Arguments):
+class _SessionsListArguments(_Arguments):
     limit: _Limit = 50
     active_minutes: Annotated[int, Meta(ge=1, description="Only those used in these minutes")] | None = None
     search: Annotated[str, Meta(description="Only those whose key, name or label has this text")] | None = None
     agent_id: Annotated[str, Meta(description="Only those of this agent")] | None = None
 
 
-class SessionsHistoryArguments(_Arguments):
+class _SessionsHistoryArguments(_Arguments):
     session_key: _Key
     limit: _Limit = 50
 
 
-class SessionsSendArguments(_Arguments):
+class _SessionsSendArguments(_Arguments):
     message: Annotated[str, Meta(min_length=1)]
     session_key: _Key = "main"
     timeout_seconds: Annotated[
@@ -81,28 +81,28 @@ class SessionsSendArguments(_Arguments):
     ) = None
 
 
-class MessagesListArguments(_Arguments):
+class _MessagesListArguments(_Arguments):
     session_key: _Key | None = None
     limit: _Limit = 20
 
 
-class WhyArguments(_Arguments):
+class _WhyArguments(_Arguments):
     ref: Annotated[str, Meta(min_length=1, description="A message id, a run id or a session key")]
 
 
-def _list(client: CallMethod, arguments: SessionsListArguments) -> Any:
+def _list(client: CallMethod, arguments: _SessionsListArguments) -> Any:
     params = {"limit": 50, "includeLastMessage": True, **msgspec.to_builtins(arguments)}
     rows = client.call("sessions.list", params)["sessions"]
     shown = ("key", "kind", "label", "displayName", "channel", "updatedAt", "sessionId", "model", "lastMessagePreview")
     return {"sessions": [{name: row[name] for name in shown if row.get(name) is not None} for row in rows]}
 
 
-def _history(client: CallMethod, arguments: SessionsHistoryArguments) -> Any:
+def _history(client: CallMethod, arguments: _SessionsHistoryArguments) -> Any:
     params = {"sessionKey": arguments.session_key, "limit": arguments.limit, "format": "messages"}
     return client.call("chat.history", params)
 
 
-def _send(client: CallMethod, arguments: SessionsSendArguments) -> Any:
+def _send(client: CallMethod, arguments: _SessionsSendArguments) -> Any:
     wait_s, run_id = arguments.timeout_seconds, arguments.idempotency_key or str(uuid.uuid4())
     params = {"message": arguments.message, "sessionKey": arguments.session_key, "idempotencyKey": run_id}
     try:
@@ -116,12 +116,12 @@ def _send(client: CallMethod, arguments: SessionsSendArguments) -> Any:
     return {"status": ended["summary"], "reply": "\n\n".join(texts), "runId": run_id}
 
 
-def _why(client: CallMethod, arguments: WhyArguments) -> str:
+def _why(client: CallMethod, arguments: _WhyArguments) -> str:
     history = client.call("messages.why", {"ref": arguments.ref})
     return "\n".join(str(line) for line in history.get("story", [])) or json.dumps(history, ensure_ascii=False)
 
 
-def _messages(client: CallMethod, arguments: MessagesListArguments) -> Any:
+def _messages(client: CallMethod, arguments: _MessagesListArguments) -> Any:
     rows = client.call("messages.list", {"limit": 20, **msgspec.to_builtins(arguments)})["messages"]
     shown = ("id", "runId", "sessionKey", "channel", "state", "reason", "acceptedAt", "endedAt", "text", "reply")
     return {"messages": [{name: row[name] for name in shown if row.get(name) is not None} for row in rows]}
@@ -151,22 +151,22 @@ class ServedTool(Generic[ArgumentsT]):
 
 
 TOOLS: tuple[ServedTool[Any], ...] = (
-    ServedTool("sessions_list", "List the conversations of the agent, the newest first", SessionsListArguments, _list),
-    ServedTool("sessions_history", "Read the last messages of a conversation", SessionsHistoryArguments, _history),
+    ServedTool("sessions_list", "List the conversations of the agent, the newest first", _SessionsListArguments, _list),
+    ServedTool("sessions_history", "Read the last messages of a conversation", _SessionsHistoryArguments, _history),
     ServedTool(
         "sessions_send",
         "Send a message to the agent in a conversation, and wait for its answer",
-        SessionsSendArguments,
+        _SessionsSendArguments,
         _send,
         reads_only=False,
     ),
     ServedTool(
         "messages_list",
         "List the messages that the Gateway accepted, the newest first, with what became of them",
-        MessagesListArguments,
+        _MessagesListArguments,
         _messages,
     ),
-    ServedTool("why", "Tell what became of a message and why, step by step", WhyArguments, _why),
+    ServedTool("why", "Tell what became of a message and why, step by step", _WhyArguments, _why),
 )
 
 
