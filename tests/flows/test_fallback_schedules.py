@@ -123,8 +123,6 @@ class Sink:
     def write(self, packed: bytes) -> None:
         self.frames.append(json.loads(packed))
 
-    write_now = write
-
     async def room(self) -> None: ...
 
     def close(self, code: int, reason: str) -> None: ...

@@ -28,9 +28,6 @@ class Recorder:
     def write(self, packed: bytes) -> None:
         self.written.append(packed)
 
-    def write_now(self, packed: bytes) -> None:
-        self.written.append(packed)
-
     async def until_read(self) -> None:
         pass
 

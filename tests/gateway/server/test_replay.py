@@ -29,8 +29,8 @@ class SlowRecorder(Recorder):
         self.drained = asyncio.Event()
         self.asked = asyncio.Event()
 
-    def write_now(self, packed: bytes) -> None:
-        super().write_now(packed)
+    def write(self, packed: bytes) -> None:
+        super().write(packed)
         self.buffered += len(packed)
 
     async def until_read(self) -> None:

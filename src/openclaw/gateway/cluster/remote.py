@@ -161,9 +161,6 @@ class RemoteSink:
         return frame
 
     def write(self, packed: bytes) -> None:
-        self.write_now(packed)
-
-    def write_now(self, packed: bytes) -> None:
         self._parts.send("frame", packed)
 
     async def room(self) -> None:

@@ -202,9 +202,6 @@ class NdjsonSink:
         self._size += len(packed)
         self._wake.set()
 
-    def write_now(self, packed: bytes) -> None:
-        self.write(packed)
-
     async def room(self) -> None:
         if not self._ended:
             self._room.clear()

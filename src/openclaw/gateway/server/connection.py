@@ -50,8 +50,6 @@ MAX_CALLS_IN_FLIGHT = 256
 CLOSE_GRACE_S = 5.0
 LINGER_STEP_S = 0.05
 SLOW_CALL_MS = 250
-GATHER_S = 0.002
-"""Events that follow each other within this time are sent together."""
 READ_WAIT_S = 0.25
 """How long ``WebSocketSink.until_read`` waits for a client that does not answer pings."""
 _PING = b"\x89\x00"
@@ -87,7 +85,7 @@ class Connection:
         sink = WebSocketSink(ws, transport, writer)
         self._handler, self._allowance = request.protocol, ws.limited(transport)
         challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
-        sink.write_now(sink.pack(frames.encode_event("connect.challenge", challenge)))
+        sink.write(sink.pack(frames.encode_event("connect.challenge", challenge)))
         client = await self._shake_hands(ws, sink)
         if client is not None:
             try:
@@ -125,7 +123,7 @@ class Connection:
             error = frames.ErrorShape(
                 code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
             )
-            sink.write_now(sink.pack(frames.encode_error(request.id, error)))
+            sink.write(sink.pack(frames.encode_error(request.id, error)))
             await sink.closed(refused.close_code, str(refused))
             return None
         if self._allowance is not None:
@@ -265,28 +263,18 @@ async def _receive(ws: web.WebSocketResponse, sink: WebSocketSink) -> WSMessage:
 
 
 class WebSocketSink:
-    """Writes frames into the socket's own buffer, whose size callers ask for before each frame.
-
-    An answer, and the first event after a pause, are sent at once. If something was already sent in this pass of the
-    event loop, they are sent at its end. Events that follow within two milliseconds are sent together, because a system
-    call for each frame and client would be most of the cost.
-    """
+    """Writes frames into the socket's own buffer, whose size callers check before each frame."""
 
     def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
         self._ws = ws
         self._transport = transport
         self._writer = writer
-        self._loop = asyncio.get_running_loop()
-        self._gathered: list[bytes] = []
-        self._gathered_size = 0
-        self._pause: asyncio.TimerHandle | None = None
-        self._leaving = False
         self._closer: asyncio.Task[None] | None = None
         self._pong = asyncio.Event()
 
     @property
     def buffered(self) -> int:
-        return self._transport.get_write_buffer_size() + self._gathered_size
+        return self._transport.get_write_buffer_size()
 
     @staticmethod
     def pack(frame: bytes) -> bytes:
@@ -299,43 +287,14 @@ class WebSocketSink:
         return struct.pack("!HQ", 0x817F, size) + frame
 
     def write(self, packed: bytes) -> None:
-        self._gathered.append(packed)
-        self._gathered_size += len(packed)
-        if self._pause is None:
-            self._leave()
-            self._pause = self._loop.call_later(GATHER_S, self._after_pause)
-
-    def write_now(self, packed: bytes) -> None:
-        self._gathered.append(packed)
-        self._gathered_size += len(packed)
-        self._leave()
-
-    def _leave(self) -> None:
-        """Sends at once, or at the end of this pass of the event loop if something was already sent in it."""
-        if not self._leaving:
-            self._flush()
-            self._leaving = True
-            self._loop.call_soon(self._flush)
-
-    def _after_pause(self) -> None:
-        self._pause = None
-        if self._gathered:
-            self._flush()
-            self._pause = self._loop.call_later(GATHER_S, self._after_pause)
-
-    def _flush(self) -> None:
-        self._leaving = False
-        gathered = self._gathered
-        if gathered and not self._ws.closed and not self._transport.is_closing():
-            self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
-        self._gathered = []
-        self._gathered_size = 0
+        if not self._ws.closed and not self._transport.is_closing():
+            self._transport.write(packed)
 
     async def until_read(self) -> None:
         """Sends a ping and waits for its answer, which comes once the client has read everything before it."""
         await self.room()
         self._pong.clear()
-        self.write_now(_PING)
+        self.write(_PING)
         try:
             async with asyncio.timeout(READ_WAIT_S):
                 await self._pong.wait()
@@ -346,7 +305,6 @@ class WebSocketSink:
         self._pong.set()
 
     async def room(self) -> None:
-        self._flush()
         try:
             await self._writer.drain()
         except ConnectionError:
@@ -358,7 +316,6 @@ class WebSocketSink:
 
     async def closed(self, code: int, reason: str) -> None:
         """Sends the close frame, and cuts off a peer that does not react in time."""
-        self._flush()
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self._ws.close(code=code, message=frames.close_reason(reason), drain=False)

@@ -265,7 +265,7 @@ class Client:
         if self.closing:
             return
         if self.sink.buffered <= MAX_BUFFERED_BYTES:
-            self.sink.write_now(self.sink.pack(frame))
+            self.sink.write(self.sink.pack(frame))
         else:
             self.close(1008, "slow consumer")
 
@@ -284,7 +284,7 @@ class Client:
         if self.sink.buffered > MAX_BUFFERED_BYTES:
             await self.sink.room()
         if not self.closing:
-            self.sink.write_now(self.sink.pack(frame))
+            self.sink.write(self.sink.pack(frame))
 
     def close(self, code: int, reason: str) -> None:
         if self.closing:
@@ -315,11 +315,7 @@ class Sink(Protocol):
         ...
 
     def write(self, packed: bytes) -> None:
-        """Writes an event. It may be sent a moment later, together with the events that follow."""
-        ...
-
-    def write_now(self, packed: bytes) -> None:
-        """Writes an answer. It is sent at once, after everything that was written before."""
+        """Send a packed frame, after everything that was written before."""
         ...
 
     async def room(self) -> None:
@@ -434,7 +430,7 @@ async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> 
                     break
             sent += len(chunk)
             if chunk:
-                client.sink.write_now(b"".join(chunk))
+                client.sink.write(b"".join(chunk))
             if client.sink.buffered > CHUNK_BYTES:
                 await client.sink.room()
             else:
