@@ -120,7 +120,7 @@ async def test_every_call_of_a_long_run_is_rebuilt_exactly_and_costs_a_few_bytes
             call = msgspec.structs.replace(call, output_room=number)
             log.limit_output(number)
         if log.is_full:
-            await log.pack(ReportStore(blobs))
+            await log.persist(ReportStore(blobs))
         sent.append(call)
     stored = await recorded(log, blobs)
     assert len(msgspec.json.encode(stored)) < LARGEST_INLINE
@@ -146,7 +146,7 @@ async def test_a_run_without_end_keeps_its_first_and_last_calls(
     for number in range(count):
         log.note(request([said(f"in call {number // 40}")]), number, shortened=0, pruned=0)
         if log.is_full:
-            await log.pack(ReportStore(blobs))
+            await log.persist(ReportStore(blobs))
     record = await read_record(await recorded(log, blobs), blobs)
     assert record is not None and record.count == count and len(record.earlier) == 4
     stored = [number async for number, call in calls_of(record, blobs) if call.at == number - 1]

@@ -173,15 +173,15 @@ def is_request(message: Message) -> bool:
 
 def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:
     """The messages that make up the last answer. Failed attempts and a request to go on at the very end are ignored."""
-    said = (message for message in reversed(messages) if not is_failed(message))
-    message = next(said, None)
+    earlier = (message for message in reversed(messages) if not is_failed(message))
+    message = next(earlier, None)
     if message is not None and is_request(message):
-        message = next(said, None)
+        message = next(earlier, None)
     parts: list[AssistantMessage] = []
     while isinstance(message, AssistantMessage) and (not parts or (is_cut(message) and not message.tool_calls)):
         parts.insert(0, message)
-        request = next(said, None)
-        message = next(said, None) if request is not None and is_request(request) else None
+        request = next(earlier, None)
+        message = next(earlier, None) if request is not None and is_request(request) else None
     return parts
 
 
@@ -303,11 +303,11 @@ def open_fence(text: str) -> tuple[str, str] | None:
     """The marker and the language of the code block in which the text ends. None: it does not end in one."""
     opened: tuple[str, int, str] | None = None
     for line in text.split("\n"):
-        if (found := _FENCE.match(line)) is None:
+        if (fence := _FENCE.match(line)) is None:
             continue
-        marker, length = found[1][0], len(found[1])
+        marker, length = fence[1][0], len(fence[1])
         if opened is None:
-            opened = (marker, length, found[2].strip())
+            opened = (marker, length, fence[2].strip())
         elif opened[0] == marker and length >= opened[1]:
             opened = None
     return (opened[0], opened[2]) if opened else None

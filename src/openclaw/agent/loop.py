@@ -1,4 +1,4 @@
-"""The agent loop: it streams an answer, runs the tool calls, takes in new messages of the user, and repeats.
+"""The agent loop: it streams an answer, runs the tool calls, accepts new messages of the user, and repeats.
 
 The loop writes to no store, speaks to no channel and knows no vendor. It reports everything that happens to its caller,
 in order: events that are only displayed go to an ``EventSink``, those that belong to the conversation to an
@@ -337,8 +337,8 @@ class _Loop:
             # The calls of a failed message are never run, and calls without results must not be stored.
             content = [block for block in partial.content if not isinstance(block, ToolCall)]
         else:
-            said = [event for event in streamed if not isinstance(event, Counted)]
-            for kind, events in groupby(said, type):
+            deltas = [event for event in streamed if not isinstance(event, Counted)]
+            for kind, events in groupby(deltas, type):
                 text = "".join(event.delta for event in events)
                 content.append(TextBlock(text=text) if kind is Text else ThinkingBlock(thinking=text))
         base = partial or AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
@@ -403,8 +403,8 @@ async def call_tool(
     """Runs one call. It never raises: every failure, and an abort, is a result that the model can read."""
     tool = tools.get(call.name)
     if tool is None:
-        known = context.why_missing(call.name) if context.why_missing else None
-        return refused(call, known or f"Tool {call.name} not found", clock)
+        reason = context.why_missing(call.name) if context.why_missing else None
+        return refused(call, reason or f"Tool {call.name} not found", clock)
     try:
         arguments = validate_arguments(tool.spec, call.arguments)
     except InvalidArguments as invalid:

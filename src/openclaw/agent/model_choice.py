@@ -59,11 +59,11 @@ class ModelParams(msgspec.Struct, frozen=True):
 def params_of(config: Config, model: Model) -> ModelParams:
     """The parameters of a model. Values of the wrong type count as not given."""
     use = config.agents.defaults.models.get(model.ref)
-    given = use.params if use is not None else {}
-    temperature: Any = given.get("temperature")
-    max_tokens: Any = given.get("maxTokens")
-    old = {"5m": "short", "1h": "long"}.get(str(given.get("cacheControlTtl")))
-    retention: Any = given.get("cacheRetention") or old
+    params = use.params if use is not None else {}
+    temperature: Any = params.get("temperature")
+    max_tokens: Any = params.get("maxTokens")
+    old = {"5m": "short", "1h": "long"}.get(str(params.get("cacheControlTtl")))
+    retention: Any = params.get("cacheRetention") or old
     return ModelParams(
         temperature=float(temperature) if type(temperature) in (int, float) else None,
         max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
@@ -73,6 +73,6 @@ def params_of(config: Config, model: Model) -> ModelParams:
 
 def thinking_of(body: MessageBody, entry: SessionEntry, model: Model, config: Config) -> ThinkingLevel:
     """The level that the message asks for, else the session's, else the usual one; as far as the model has it."""
-    wanted = body.thinking or entry.get("thinkingLevel")
-    level = parse_level(wanted) if wanted else None
+    level_name = body.thinking or entry.get("thinkingLevel")
+    level = parse_level(level_name) if level_name else None
     return clamp_to_model(level, model) if level else level_unless_set(model, config.agents.defaults.thinking_default)

@@ -1,4 +1,4 @@
-"""Tells people which model answers them if it is not the one they chose, and that the demo model is no real one."""
+"""Notices to people: another model answers than the chosen one, or only the demo model does."""
 
 from __future__ import annotations
 

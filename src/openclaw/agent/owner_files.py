@@ -32,7 +32,7 @@ class OwnerFiles:
         """``agent_id`` is the agent whose files are opened. The files of the other agents are refused as well."""
         agents = agent_ids(config)
         workspaces = [workspace_dir(config, state_dir, agent) for agent in agents]
-        skills = [place.folder for agent in agents for place in skill_folders(config, str(state_dir), agent)]
+        skills = [source.folder for agent in agents for source in skill_folders(config, str(state_dir), agent)]
         notes = [folder / name for folder in workspaces for name in (*MEMORY_FILES, NOTES)]
         for agent, workspace in zip(agents, workspaces, strict=True):
             extra = filter(None, map(str.strip, _extra_paths(config, agent)))
@@ -64,10 +64,10 @@ def _extra_paths(config: Config, agent_id: str) -> list[str]:
 
 def _is_below(path: str, places: Iterable[Path]) -> bool:
     """Whether the path is one of the places or below it. A place may be a link: both of its paths count."""
-    wanted = _plain(path)
-    for place in places:
-        for spelling in {_plain(os.path.realpath(place.parent / place.name)), _plain(_beside_link(place))}:
-            if wanted == spelling or wanted.startswith(f"{spelling}/"):
+    plain = _plain(path)
+    for folder in places:
+        for spelling in {_plain(os.path.realpath(folder.parent / folder.name)), _plain(_beside_link(folder))}:
+            if plain == spelling or plain.startswith(f"{spelling}/"):
                 return True
     return False
 

@@ -122,7 +122,7 @@ async def prepare(
     source: str = "",
     chosen: Model | None = None,
 ) -> Prepared:
-    """Decides what one run gives its model. Raises ``ModelError`` if there is no model to ask.
+    """Prepare a run. Raises ``ModelError`` if no model can be asked.
 
     ``chosen`` is the model to ask. None: the one that the message, the session or the config chooses.
     """

@@ -1,6 +1,6 @@
 """What one run stores: its messages in the transcript, and its tool calls in the ledger.
 
-Every entry has an id that is made from the run's id and the step. A run that is taken up again after a crash makes the
+Every entry has an id that is made from the run's id and the step. A run that resumes after a crash makes the
 same ids, finds what it had written, and writes nothing twice.
 """
 
@@ -162,8 +162,8 @@ class Recorder:
         """
         row, transcript = self._row, self.transcript
         entries = self._model_notes(prepared) if prepared is not None else {}
-        for place, output in enumerate(row.body.tool_outputs):
-            entries[entry_id(row.run_id, f"output {place}")] = {"type": "message", "message": output}
+        for index, output in enumerate(row.body.tool_outputs):
+            entries[entry_id(row.run_id, f"output {index}")] = {"type": "message", "message": output}
         self.step = next_step(row.run_id, transcript, began=row.attempts > 0)
         nothing_stored = self.step == 0
         if nothing_stored and (row.body.prompt or self._images):
@@ -189,19 +189,19 @@ class Recorder:
             return None
         context = transcript.context()
         await self._note_missed_ends(context.messages)
-        found = found_answer(row.run_id, self.step, context)
-        if found == "other":
+        answered_by = found_answer(row.run_id, self.step, context)
+        if answered_by == "other":
             return RunEnd("ok", taken_in=True)
-        if found == "own":
+        if answered_by == "own":
             await self._recall()
             if unfinished(context.messages, continuations):
                 return None
             answer = context.messages[-1]
             assert isinstance(answer, AssistantMessage)
             return self._adopt_answer(answer, joined(parts_at_end(context.messages)))
-        asked = await self._close_open_calls(context.messages)
+        open_answer = await self._close_open_calls(context.messages)
         await self._recall()
-        return None if asked is None else self._adopt_answer(asked, asked.text)
+        return None if open_answer is None else self._adopt_answer(open_answer, open_answer.text)
 
     async def _recall(self) -> None:
         """Finds what the run said before a restart, by itself and with the message tool.
@@ -210,14 +210,14 @@ class Recorder:
         """
         context, run_id = self.transcript.context(), self._row.run_id
         own = {entry_id(run_id, step) for step in range(self.step)}
-        found = {
+        own_messages = {
             name: message for name, message in zip(context.entry_ids, context.messages, strict=True) if name in own
         }
-        if len(found) < len(own):  # A compaction may have taken the first ones out of the context.
+        if len(own_messages) < len(own):  # A compaction may have taken the first ones out of the context.
             path = [entry for entry in await self.transcript.path_entries() if entry.id in own]
             read = ((entry.id, message_of(entry.type, entry.raw)) for entry in path)
-            found = {name: message for name, message in read if message is not None}
-        messages = [*found.values()]
+            own_messages = {name: message for name, message in read if message is not None}
+        messages = [*own_messages.values()]
         calls = {call.id: call for one in messages if isinstance(one, AssistantMessage) for call in one.tool_calls}
         for one in messages:
             if isinstance(one, ToolResultMessage) and (call := calls.get(one.tool_call_id)) is not None:
@@ -329,13 +329,13 @@ class Recorder:
         """
         answered: set[str] = set()
         open_calls: list[ToolCall] = []
-        asked: AssistantMessage | None = None
+        answer: AssistantMessage | None = None
         for message in reversed(messages):
             if isinstance(message, ToolResultMessage):
                 answered.add(message.tool_call_id)
             elif isinstance(message, AssistantMessage):
                 if message.stop_reason not in ("error", "aborted"):
-                    asked = message
+                    answer = message
                     open_calls = [call for call in message.tool_calls if call.id not in answered]
                 break
             else:
@@ -349,10 +349,10 @@ class Recorder:
                 continue
             why = INTERRUPTED if call.id in started else NOT_STARTED
             await self.append(not_run(call, why, self._runtime.clock.now_ms()))
-        return asked if any(call.name in client_tools for call in open_calls) else None
+        return answer if any(call.name in client_tools for call in open_calls) else None
 
     async def reject(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunEnd:
-        """Append a message that says why there is no answer, and return the end of the run."""
+        """Append a notice that explains the missing answer, and return the end of the run."""
         now = self._runtime.clock.now_ms()
         notice = AssistantMessage(content=[], stop_reason=outcome, error_message=problem, timestamp=now)
         await self.append(notice)
@@ -429,8 +429,8 @@ class Recorder:
 
     def _note_result(self, event: ToolEnded) -> None:
         """Remember what the result of a tool says about the run: a message to its chat, and marks that it forged."""
-        if (said := messaged_here(event)) is not None:
-            self._messaged = [*self._messaged, said][-MOST_REMEMBERED:]
+        if (text := messaged_here(event)) is not None:
+            self._messaged = [*self._messaged, text][-MOST_REMEMBERED:]
         if len(self._disarmed) < MOST_CHANGES:
             texts = [block.text[:CHECKED_CHARS] for block in event.message.content if isinstance(block, TextBlock)]
             self._disarmed = [*self._disarmed, *text_changes(texts, disarmed)][:MOST_CHANGES]
@@ -447,7 +447,7 @@ class Recorder:
         await self.append(message, soon=True)
         faults.point("answer.after")
         if self.log.is_full:
-            await self.log.pack(self._runtime.prompting.reports)
+            await self.log.persist(self._runtime.prompting.reports)
         if not event.continues:
             self._add_speech(event.speech, "".join(self._reasoning))
         self.paid.written()

@@ -136,7 +136,7 @@ class RequestRecord(CallSettings, kw_only=True, omit_defaults=True):
 
 
 class RequestLog:
-    """Records the calls of one run. It keeps ids and counts; ``pack`` and ``record`` store the content."""
+    """Records the calls of one run. It keeps ids and counts; ``persist`` and ``record`` store the content."""
 
     def __init__(self) -> None:
         self._context: Context | None = None
@@ -172,18 +172,18 @@ class RequestLog:
         """Records a model call. Of the conversation, its messages come from the place ``first`` or later."""
         parts, before = self._beginning(request.messages, first)
         for message in request.messages[before + 1 if parts else 0 :]:
-            known = self._names.get(id(message))
-            if known is None:
+            name = self._names.get(id(message))
+            if name is None:
                 parts.append(message)
                 before = -2
                 continue
-            place, entry_id, _ = known
+            position, entry_id, _ = name
             last = parts[-1] if parts else None
-            if place == before + 1 and isinstance(last, EntrySpan):
+            if position == before + 1 and isinstance(last, EntrySpan):
                 parts[-1] = EntrySpan(last.first, entry_id, last.count + 1)
             else:
                 parts.append(EntrySpan(entry_id, entry_id, 1))
-            before = place
+            before = position
         call = NotedCall(at=at, parts=[], shortened=shortened, pruned=pruned, settings=self._settings(request))
         call.output_room = request.output_room
         self._calls.append((call, parts))
@@ -209,14 +209,14 @@ class RequestLog:
         context = self._context
         if context is None or not context.messages:
             return [], -2
-        said, ids = context.messages, context.entry_ids
-        if messages[: len(said)] == said:
+        earlier, ids = context.messages, context.entry_ids
+        if messages[: len(earlier)] == earlier:
             summary = 1 if ids[0] == self._compaction else 0
-            rest = len(said) - summary
-            return [*said[:summary], *([EntrySpan(ids[summary], ids[-1], rest)] if rest else [])], len(said) - 1
-        for place in range(first, self._named_from):
-            if ids[place] != self._compaction:
-                self._names[id(said[place])] = (place, ids[place], said[place])
+            rest = len(earlier) - summary
+            return [*earlier[:summary], *([EntrySpan(ids[summary], ids[-1], rest)] if rest else [])], len(earlier) - 1
+        for position in range(first, self._named_from):
+            if ids[position] != self._compaction:
+                self._names[id(earlier[position])] = (position, ids[position], earlier[position])
         self._named_from = min(first, self._named_from)
         return [], -2
 
@@ -224,7 +224,7 @@ class RequestLog:
     def is_full(self) -> bool:
         return len(self._calls) >= MOST_CALLS
 
-    async def pack(self, store: ReportStore) -> None:
+    async def persist(self, store: ReportStore) -> None:
         """Stores the calls so far as a segment, so that a long run does not hold them."""
         calls = await self._stored_calls(store)
         segment = Segment(await store.once(msgspec.json.encode(calls)), len(calls))
@@ -335,8 +335,8 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
         if not self.settings.facts or self.model is None:
             return None
         bound = self.model.api == "anthropic-messages" and binds_thinking(self.model, self.thinking)
-        place = facts_place([sent.message for sent in self.messages], stay=bound)
-        return None if place is None else self.messages[place]
+        position = facts_place([sent.message for sent in self.messages], stay=bound)
+        return None if position is None else self.messages[position]
 
     def request(self) -> ModelRequest | None:
         """The request as the provider got it; None if a part is missing."""
@@ -375,11 +375,11 @@ async def calls_of(record: RequestRecord, blobs: BlobStore) -> AsyncIterator[tup
     number = 0
     for segment in record.earlier:
         data = await blobs.get(segment.digest) if segment.digest else None
-        for place, call in enumerate(_whole(msgspec.json.decode(data, type=list[NotedCall])) if data else ()):
-            yield number + place + 1, call
+        for index, call in enumerate(_whole(msgspec.json.decode(data, type=list[NotedCall])) if data else ()):
+            yield number + index + 1, call
         number += segment.count
-    for place, call in enumerate(_whole(record.calls)):
-        yield number + place + 1 + (record.left_out if place else 0), call
+    for index, call in enumerate(_whole(record.calls)):
+        yield number + index + 1 + (record.left_out if index else 0), call
 
 
 def _whole(calls: Sequence[NotedCall]) -> Iterator[NotedCall]:
@@ -391,23 +391,23 @@ def _whole(calls: Sequence[NotedCall]) -> Iterator[NotedCall]:
 
 
 class NotStored(Exception):
-    """There is no such call in the record. The text says why."""
+    """The record does not have this call. The text says why."""
 
 
 async def rebuild(
     record: RequestRecord, transcript: Transcript | None, blobs: BlobStore, number: int | None = None
 ) -> RebuiltRequest:
     """Rebuilds call ``number`` (from 1) of the run; by default the last one. Raises ``NotStored``."""
-    wanted = record.count if number is None else number
-    if not 1 <= wanted <= record.count:
-        raise NotStored(f"it made {record.count} model calls, not {wanted}")
+    wanted_number = record.count if number is None else number
+    if not 1 <= wanted_number <= record.count:
+        raise NotStored(f"it made {record.count} model calls, not {wanted_number}")
     call: NotedCall | None = None
-    async for place, one in calls_of(record, blobs):
-        if place == wanted:
-            call = one
+    async for index, noted in calls_of(record, blobs):
+        if index == wanted_number:
+            call = noted
             break
     if call is None:
-        raise NotStored(f"what call {wanted} of {record.count} was sent is not stored")
+        raise NotStored(f"what call {wanted_number} of {record.count} was sent is not stored")
     settings = record.settings_of(call)
     missing: list[str] = []
     system = await _blob(settings.system, blobs, "the system prompt", missing)
@@ -452,11 +452,11 @@ async def _entries(
         if message is not None:
             held.append(SentMessage(message=message, entry_id=entry_id))
     # Earlier versions sent the Gateway's own notices too.
-    said = [sent for sent in held if not is_notice(sent.entry_id, sent.message)]
-    found = held if len(held) == span.count else said
-    if len(found) != span.count:
-        missing.append(f"{span.count - len(found)} messages" if len(found) < span.count else "the exact messages")
-    return found
+    earlier = [sent for sent in held if not is_notice(sent.entry_id, sent.message)]
+    entries = held if len(held) == span.count else earlier
+    if len(entries) != span.count:
+        missing.append(f"{span.count - len(entries)} messages" if len(entries) < span.count else "the exact messages")
+    return entries
 
 
 async def parents_of(transcript: Transcript) -> Parents:
@@ -647,7 +647,7 @@ class PhraseSearch:
 
     async def sightings(self, runs: Sequence[NotedRun]) -> list[Sighting]:
         """Where the phrase entered and left, in all calls of the runs. The runs must be in order, oldest first."""
-        found: list[Sighting] = []
+        sightings: list[Sighting] = []
         before: tuple[CallSettings, NotedCall] | None = None
         for run in runs:
             async for number, call in calls_of(run.record, self._blobs):
@@ -655,14 +655,14 @@ class PhraseSearch:
                 self.where = await self._holding(settings, call, run.transcript)
                 seen = Sighting(run_id=run.run_id, at=call.at, call=number, calls=run.record.count, change="entered")
                 if self.where and not held:
-                    found.append(msgspec.structs.replace(seen, where=self.where))
+                    sightings.append(msgspec.structs.replace(seen, where=self.where))
                 elif held and not self.where and before is not None:
                     why = "the facts of the turn had changed"
                     if held != [TURN_FACTS]:
                         why = await self._why_gone(*before, settings, call, run.transcript)
-                    found.append(msgspec.structs.replace(seen, change="left", where=held, why=why))
+                    sightings.append(msgspec.structs.replace(seen, change="left", where=held, why=why))
                 before = settings, call
-        return found
+        return sightings
 
     async def _holding(self, settings: CallSettings, call: NotedCall, transcript: Transcript | None) -> list[str]:
         """The parts of the call that hold the phrase."""

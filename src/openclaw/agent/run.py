@@ -54,7 +54,7 @@ from openclaw.tools.policy import allowed_tools
 from openclaw.worker_thread import with_many
 
 STOPPED_BY_HAND = ("stop", "rpc")
-"""Abort reasons that the next turn is told about. An abort by a next message explains itself."""
+"""Abort reasons that the next turn reports to the model. An abort by a next message explains itself."""
 LONGEST_SILENCE = 0.75
 """The part of the time left that a silent model may use up if there are others. They share the run's time."""
 
@@ -92,7 +92,7 @@ class AgentRun:
     # The steps of a run
 
     async def prepare(self) -> Passes:
-        """Choose the model and prepare its prompt. Raises ``Rejected`` if there is no model or no sandbox."""
+        """Choose the model and prepare its prompt. Raises ``Rejected`` without a model or a sandbox."""
         try:
             candidates = await self._choose()
             prepared = await self._prepare(candidates)
@@ -120,7 +120,7 @@ class AgentRun:
         model, usage, now = prepared.model, recorder.usage, runtime.clock.now_ms()
         request = await recorder.log.record(runtime.prompting.reports)
         spent = recorder.bill.spent
-        report = await runtime.prompting.reports.keep(prepared.report)
+        report = await runtime.prompting.reports.persist(prepared.report)
         footer = ""
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:

@@ -114,7 +114,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     @property
     def texts(self) -> list[str]:
         """The words of the answers. An answer may consist of files alone."""
-        return [one.text for one in self.said if one.text]
+        return [speech.text for speech in self.said if speech.text]
 
     @property
     def shown(self) -> list[Spoken]:

@@ -1,4 +1,4 @@
-"""Who may see and use which session: one table for everything that names a session of its own accord.
+"""Access to sessions: one table for everything that names a session by itself.
 
 A session is looked up by key, alias, session id or label first. Only then is it compared with the rules, so that no
 spelling of a name gets around them.
@@ -125,10 +125,10 @@ class SessionAccess:
         if label:
             return await self._by_label(label, agent_id)
         text = name.strip()
-        found = await self._by_key(text) or await self._sessions.find_session_id(text)
-        if found is None or found.key == "unknown" or (found.key == "global" and not self._global):
+        row = await self._by_key(text) or await self._sessions.find_session_id(text)
+        if row is None or row.key == "unknown" or (row.key == "global" and not self._global):
             raise Refusal(f"No session found: {text}", "error")
-        return found
+        return row
 
     def main_of_agent(self, name: str) -> SessionRow | None:
         """The main session of a configured agent, as a row without an entry. None for every other name.
@@ -139,7 +139,7 @@ class SessionAccess:
             return None
         key = canonical_key(name, default_agent=self._requester.agent_id, main_key=main_key(self._config))
         agent_id = agent_of(key)
-        mains = {main_session_key(self._config, known) for known in agent_ids(self._config)}
+        mains = {main_session_key(self._config, agent) for agent in agent_ids(self._config)}
         return SessionRow(agent_id, key, SessionEntry(sessionId="")) if key in mains else None
 
     @property
@@ -162,12 +162,12 @@ class SessionAccess:
         return None if entry is None else SessionRow(agent_id, canonical, entry)
 
     async def _by_label(self, label: str, agent_id: str) -> SessionRow:
-        wanted = normalize_agent_id(agent_id) if agent_id else None
-        if wanted is None and self._rules is ALLOWED["open"]:
-            wanted = self._requester.agent_id
-        rows = (await self._sessions.select(SessionQuery(agent_id=wanted, label=label))).rows
-        if wanted is not None and wanted != self._requester.agent_id:
-            problem = _between_agents(self._config, self._requester.agent_id, wanted, "send")
+        agent = normalize_agent_id(agent_id) if agent_id else None
+        if agent is None and self._rules is ALLOWED["open"]:
+            agent = self._requester.agent_id
+        rows = (await self._sessions.select(SessionQuery(agent_id=agent, label=label))).rows
+        if agent is not None and agent != self._requester.agent_id:
+            problem = _between_agents(self._config, self._requester.agent_id, agent, "send")
             if problem is not None:
                 raise Refusal(problem)
         if not rows:

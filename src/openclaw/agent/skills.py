@@ -175,19 +175,19 @@ def managed_dir(state_dir: str) -> Path:
 
 def find_skills(where: list[SkillFolder]) -> SkillLibrary:
     """Reads every skill in the folders. Blocking."""
-    found: dict[str, Skill] = {}
+    skills: dict[str, Skill] = {}
     problems: list[SkillProblem] = []
-    for place in where:
-        problems += _closed_folders(place)
-        for path in skill_files(place):
+    for source in where:
+        problems += _closed_folders(source)
+        for path in skill_files(source):
             try:
-                skill = _read(path, place)
-                found[skill.name] = skill
+                skill = _read(path, source)
+                skills[skill.name] = skill
             except FileMissing:
                 continue  # It was removed since the folder was listed.
             except (BadSkill, PathRefused, OSError) as problem:
                 problems.append(SkillProblem(str(path), str(problem)))
-    return SkillLibrary([found[name] for name in sorted(found)], problems)
+    return SkillLibrary([skills[name] for name in sorted(skills)], problems)
 
 
 def _closed_folders(place: SkillFolder) -> Iterator[SkillProblem]:
@@ -322,7 +322,7 @@ def skill_environment(verdicts: Iterable[SkillVerdict], config: Config, environ:
     A variable of the Gateway's own environment is never overridden, and one that could change which program runs is
     not set. Blocking: a key may be in a file or come from a program.
     """
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for verdict in verdicts:
         settings = config.skills.entries.get(verdict.skill.key)
         if settings is None or not verdict.eligible:
@@ -331,19 +331,19 @@ def skill_environment(verdicts: Iterable[SkillVerdict], config: Config, environ:
             if is_refused_variable(name, value):
                 log.warning("skills.entries.%s.env: %s", verdict.skill.key, refused_variable(name))
             elif value and not environ.get(name):
-                given.setdefault(name, value)
+                values.setdefault(name, value)
         name = verdict.skill.primary_env
-        if not name or settings.api_key is None or environ.get(name) or name in given:
+        if not name or settings.api_key is None or environ.get(name) or name in values:
             continue
         if is_refused_variable(name):
             log.warning("%s: primaryEnv: %s", verdict.skill.path, refused_variable(name))
             continue
         try:
             if key := resolve_secret(settings.api_key, environ, f"skills.entries.{verdict.skill.key}.apiKey"):
-                given[name] = key
+                values[name] = key
         except SecretUnavailable as problem:
             log.warning("%s", problem)
-    return given
+    return values
 
 
 # Listing
@@ -371,7 +371,7 @@ def only(prompt: SkillsPrompt, names: Collection[str]) -> SkillsPrompt:
 def variables_of(prompt: SkillsPrompt, config: Config, given: Mapping[str, str]) -> dict[str, str]:
     """Those of the skills' variables that the skills on the list have. The keys of the others stay away."""
     settings = [config.skills.entries.get(skill.key) for skill in prompt.skills]
-    own = {name for one in settings if one is not None for name in one.env}
+    own = {name for setting in settings if setting is not None for name in setting.env}
     own |= {skill.primary_env for skill in prompt.skills if skill.primary_env}
     return {name: value for name, value in given.items() if name in own}
 
@@ -447,8 +447,8 @@ def _own_metadata(metadata: Any) -> dict[str, Any]:
             metadata = pyjson5.loads(metadata)
         except pyjson5.Json5Exception as problem:
             raise BadSkill(f"metadata is not valid JSON: {str(problem)[:120]}") from None
-    known = _mapping(metadata)
-    return next((_mapping(known[name]) for name in _NAMESPACES if name in known), {})
+    fields = _mapping(metadata)
+    return next((_mapping(fields[name]) for name in _NAMESPACES if name in fields), {})
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -472,13 +472,13 @@ def _installers(value: Any) -> tuple[dict[str, Any], ...]:
     """The suggestions in ``metadata.openclaw.install``, reduced to the known keys."""
     rows = cast("list[Any]", value) if isinstance(value, list) else []
     shown: list[dict[str, Any]] = []
-    for place, row in enumerate(rows[:20]):
+    for index, row in enumerate(rows[:20]):
         spec = _mapping(row)
         kind = _word(spec.get("kind"))
         if kind is None:
             continue
-        known = {name: spec[name] for name in _INSTALL_KEYS if name in spec}
-        shown.append({"id": f"{kind}-{place}", "label": kind, **known, "bins": list(_words(spec.get("bins")))})
+        fields = {name: spec[name] for name in _INSTALL_KEYS if name in spec}
+        shown.append({"id": f"{kind}-{index}", "label": kind, **fields, "bins": list(_words(spec.get("bins")))})
     return tuple(shown)
 
 
@@ -501,14 +501,14 @@ def parse_header(text: str) -> dict[str, Any]:
         at += 1
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        found = _KEY.match(line)
-        if found is None:
+        match = _KEY.match(line)
+        if match is None:
             raise BadSkill(f"line {at} of the header is not of the form `key: value`: {line.strip()[:60]!r}")
         below: list[str] = []
         while at < end and _belongs(lines[at], 0):
             below.append(lines[at])
             at += 1
-        header[_unquoted(found[1])] = _value(found[1], (found[2] or "").strip(), below, _DEEPEST)
+        header[_unquoted(match[1])] = _value(match[1], (match[2] or "").strip(), below, _DEEPEST)
     return header
 
 
@@ -522,8 +522,8 @@ def _belongs(line: str, margin: int) -> bool:
 def _value(key: str, first: str, below: list[str], depth: int) -> Any:
     """The value of a key. ``first`` is the text on the key's own line, ``below`` the lines that belong to it."""
     if first[:1] in ("|", ">"):
-        kept = [line.strip() for line in below]
-        return ("\n" if first[0] == "|" else " ").join(kept).strip()
+        lines = [line.strip() for line in below]
+        return ("\n" if first[0] == "|" else " ").join(lines).strip()
     whole = "\n".join([first, *below]).strip()
     if whole[:1] in ("{", "["):
         try:

@@ -22,18 +22,18 @@ def exec_overrides(body: MessageBody, entry: SessionEntry | None, elevated_defau
     stored: Mapping[str, Any] = entry or {}
     elevated = body.elevated or stored.get("elevatedLevel")
     if elevated is None and elevated_default != "on":
-        # "on" is the usual default. It changes nothing where there is no sandbox.
+        # "on" is the usual default. It changes nothing without a sandbox.
         elevated = elevated_default
-    wanted: dict[str, Any] = {
+    values: dict[str, Any] = {
         "host": body.exec.get("host") or stored.get("execHost"),
         "security": body.exec.get("security") or stored.get("execSecurity"),
         "ask": body.exec.get("ask") or stored.get("execAsk"),
         "node": body.exec.get("node") or stored.get("execNode"),
         "elevated": elevated,
     }
-    if not body.elevated_allowed and not any(wanted.values()):
+    if not body.elevated_allowed and not any(values.values()):
         return None
-    return ExecOverrides(**wanted, elevated_allowed=body.elevated_allowed)
+    return ExecOverrides(**values, elevated_allowed=body.elevated_allowed)
 
 
 def tool_context(runtime: Runtime, prepared: Prepared, run_id: str, pay: Pay) -> ToolContext:

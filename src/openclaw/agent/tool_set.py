@@ -111,10 +111,10 @@ def _make(
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
     # Unset keys keep the tool's own defaults.
-    given = {name: value for name, value in msgspec.to_builtins(exec_config).items() if value is not None}
-    exec_settings = msgspec.convert(given, ExecSettings, strict=False).with_environment(os.environ)
+    settings_given = {name: value for name, value in msgspec.to_builtins(exec_config).items() if value is not None}
+    exec_settings = msgspec.convert(settings_given, ExecSettings, strict=False).with_environment(os.environ)
     exec_settings.allow_background = bool(allowed_tools(["process"], policies))
-    skills = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
+    skills = [source.folder for source in skill_folders(config, str(runtime.state_dir), agent_id)]
     roots = [runtime.state_dir / "blobs", *skills]
     settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
     tools = built_in_tools(
@@ -197,7 +197,7 @@ async def sandbox_of(
     config = runtime.config.current
 
     def make() -> Boundary:
-        folders = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
+        folders = [source.folder for source in skill_folders(config, str(runtime.state_dir), agent_id)]
         return Boundary(plan, folders, sandbox_config(config, plan.lineage[-1][0]).prune, runtime.clock)
 
     return runtime.prompting.derived.of(config, ("sandbox", *plan.key), make)

@@ -90,7 +90,7 @@ from openclaw.runs.admission import Ticket
 from openclaw.runs.queue_settings import queue_settings
 from openclaw.runs.run import RunWatched
 from openclaw.runs.runs import Runs
-from openclaw.runs.session_change import take_back_turn
+from openclaw.runs.session_change import undo_turn
 from openclaw.sessions.entry import SessionEntry, group_display_name, is_blocked
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import system_line, without_wrappers
@@ -693,7 +693,7 @@ class Pipeline:
         """Withdraw the turn of one message. Messages that share a turn with others stay."""
         if row.body.message_ids != [inbound.message_id]:
             return False
-        return await take_back_turn(self._runtime, self._runs, row)
+        return await undo_turn(self._runtime, self._runs, row)
 
     # Rejected messages
 

@@ -106,7 +106,7 @@ class Acceptance:
             raise
         except Exception as error:
             if may_be_written(error):
-                self.unconfirmed.look_for(message)
+                self.unconfirmed.watch_for(message)
             if refusal_text(error) is not None:
                 raise
             # The sender learns that the message was not stored, and why.

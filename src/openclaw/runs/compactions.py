@@ -155,16 +155,16 @@ class Compactions:
         self._pause.undone(session_key, self._runtime.clock.now_ms())
         return tokens
 
-    async def go_back(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
+    async def rewind(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
         """Goes on from an earlier entry. With ``summarise``, the context gets a summary of the entries left behind.
 
-        Raises ``KeyError`` for an entry that does not exist and ``NothingToDo`` where there is no conversation.
+        Raises ``KeyError`` for an unknown entry, and ``NothingToDo`` in an empty session.
         """
         job = await self._job_for(agent_id, session_key)
         if job is None:
             raise NothingToDo("There is no conversation yet.")
         self.cancel(session_key)
-        return await self._exclusively(session_key, lambda: go_back(job, target, summarise=summarise))
+        return await self._exclusively(session_key, lambda: rewind(job, target, summarise=summarise))
 
     def cancel(self, session_key: str) -> bool:
         task = self._tasks.get(session_key)
@@ -226,7 +226,7 @@ class Compactions:
         return job
 
     async def _job_for(self, agent_id: str, key: str) -> CompactionJob | None:
-        """A compaction that a person asks for. None: there is no conversation yet."""
+        """Return the compaction that a person asks for, or None in an empty session."""
         transcript = await self._open(agent_id, key)
         if transcript is None:
             return None
@@ -366,7 +366,7 @@ async def _everything_again(transcript: Transcript, undone: str) -> dict[str, An
         at = parents[at][0]
     fields = fields_of(before.raw) if before is not None else {}
     details = fields.get("details")
-    kept: dict[str, Any] = details if isinstance(details, dict) else {}
+    messages: dict[str, Any] = details if isinstance(details, dict) else {}
     return {
         "type": "compaction",
         "summary": str(fields.get("summary") or TAKEN_BACK),
@@ -374,12 +374,12 @@ async def _everything_again(transcript: Transcript, undone: str) -> dict[str, An
         "tokensBefore": int(fields_of((await transcript.entry(undone)).raw).get("tokensBefore") or 0),  # type: ignore[union-attr]
         "details": {
             "undoOf": undone,
-            **{name: kept[name] for name in ("readFiles", "modifiedFiles", "pins") if name in kept},
+            **{name: messages[name] for name in ("readFiles", "modifiedFiles", "pins") if name in messages},
         },
     }
 
 
-async def go_back(job: CompactionJob, target: str | None, *, summarise: bool = True) -> str:
+async def rewind(job: CompactionJob, target: str | None, *, summarise: bool = True) -> str:
     """Moves the branch to the entry ``target`` and appends a summary of the branch that is left.
 
     None as ``target`` means before the first entry. Returns the id of the new entry. Raises ``KeyError`` if there is no
@@ -438,12 +438,12 @@ async def _left_behind(transcript: Transcript, target: str | None) -> list[Messa
 
 def _newest(messages: Sequence[Message], budget: int) -> list[Message]:
     """The newest messages that fit the budget, without tool results."""
-    kept: list[Message] = []
+    newest: list[Message] = []
     for message in reversed(messages):
         if isinstance(message, ToolResultMessage):
             continue
         budget -= message_tokens(message)
         if budget < 0:
             break
-        kept.append(message)
-    return kept[::-1]
+        newest.append(message)
+    return newest[::-1]

@@ -102,7 +102,7 @@ def abort_reason(stopped_by: str) -> Reason:
 def unsent(result: RunResult, stored: Sequence[OutboxRow]) -> list[Rest]:
     """For each answer what its channel has not got yet. ``stored`` is what the outbox holds of the reply."""
     refs = stored_refs(stored)
-    return [rest_of(one.text, list(dict.fromkeys(one.media)), refs) for one in result.said]
+    return [rest_of(answer.text, list(dict.fromkeys(answer.media)), refs) for answer in result.said]
 
 
 def reply_parts(
@@ -124,23 +124,23 @@ def reply_parts(
         return []
     notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
     reasoning = reasoning_message(result.reasoning)
-    said: list[tuple[str, tuple[MediaRef, ...]]] = [(reasoning, ())] if reasoning else []
-    for place, (answer, rest) in enumerate(zip(result.said, unsent(result, stored), strict=True)):
+    texts: list[tuple[str, tuple[MediaRef, ...]]] = [(reasoning, ())] if reasoning else []
+    for index, (answer, rest) in enumerate(zip(result.said, unsent(result, stored), strict=True)):
         text = rest.text
         if result.messaged and (is_repeated(text, result.messaged) or (rest == Rest(answer.text) and not answer.media)):
             text = ""  # The agent has said it by itself. An answer that was sent in part goes on to its end.
             if not answer.media:
                 continue
-        own = files[place] if place < len(files) else Files()
+        own = files[index] if index < len(files) else Files()
         text = closed_up(text) if answer.media else text
         text = own.under(text)
-        if place == len(result.said) - 1 and result.account.footer:
+        if index == len(result.said) - 1 and result.account.footer:
             text = with_footer(text, result.account.footer) if text.strip() else result.account.footer
-        said.append((text, own.media))
+        texts.append((text, own.media))
     first = max((row.part for row in stored), default=-1) + 1
     in_blocks = bool(stored_refs(stored))
     parts: list[OutboxPart] = []
-    for text, media in said:
+    for text, media in texts:
         block = parts_for(route, [text], shape, media, result.reply_to, first=first + len(parts))
         if in_blocks and block and (pause := shape.pause(chance)):
             block[0].payload["pauseMs"] = pause
@@ -323,4 +323,4 @@ class Endings:
         shape = reply_shape(self._runtime.config.current, row.route, speaker)
         make = partial(reply_parts, row.route, ending, result, shape, stored, files)
         # Cutting a very long reply takes a while, and other conversations continue meanwhile.
-        return await asyncio.to_thread(make) if sum(len(one.text) for one in result.said) > LONG_REPLY else make()
+        return await asyncio.to_thread(make) if sum(len(answer.text) for answer in result.said) > LONG_REPLY else make()

@@ -32,13 +32,13 @@ class MessageHistory(msgspec.Struct, frozen=True):
     tool_calls: list[ToolCallRow]
     outbox: list[OutboxRow]
     rejected: list[RejectedMessage] = []
-    """Deliveries of the same message that were not taken in."""
+    """Deliveries of the same message that were rejected."""
     jobs: list[JobRow] = []
     """What the message led to in other sessions."""
 
 
 async def find_message(ledger: Ledger, name: str, session_key: str | None = None) -> LedgerRow | None:
-    """The message that goes by this run id, number, or id on its channel: the same in a chat and on the command line.
+    """Find a message by its run id, its number, or its id on the channel.
 
     With ``session_key``, only messages of that session are found.
     """

@@ -101,7 +101,7 @@ class Lane:
         self._one_by_one = False
         """Each of the messages that wait now gets a run of its own."""
         self._dropped = False
-        """Nothing is begun any more. A run that is cut short still gives back the messages that it did not take in."""
+        """No run begins any more. An interrupted run still returns the messages that it did not accept."""
 
     @property
     def unused(self) -> bool:
@@ -211,7 +211,11 @@ class Lane:
             log.warning("run %s of %s is tried again: %s", batch[-1].run_id, self.key, error, exc_info=error)
             self._failures += 1
             if not self._dropped:
-                left = [one for one in batch if not one.ended and one.absorbed_by is None and one not in self._waiting]
+                left = [
+                    unfinished
+                    for unfinished in batch
+                    if not unfinished.ended and unfinished.absorbed_by is None and unfinished not in self._waiting
+                ]
                 for run in left:
                     run.postpone()
                 self._waiting.extendleft(reversed(left))
@@ -286,9 +290,9 @@ class Lane:
 
 def may_share(runs: Sequence[Run]) -> bool:
     """Tells whether one run may answer all these messages: same destination, same rights for its commands."""
-    bodies = [one.row.body for one in runs]
+    bodies = [run.row.body for run in runs]
     rights = [(body.exec, body.elevated, body.elevated_allowed, body.by_owner) for body in bodies]
-    return len({route_key(one.row.route) for one in runs}) <= 1 and all(one == rights[0] for one in rights)
+    return len({route_key(run.row.route) for run in runs}) <= 1 and all(run == rights[0] for run in rights)
 
 
 def _is_collectable(item: Run | Housekeeping) -> TypeGuard[Run]:

@@ -134,19 +134,19 @@ class UnconfirmedMessages:
         """The session of each such message by its run id, and until when the ledger is asked for it."""
         self._search: asyncio.Task[None] | None = None
 
-    def look_for(self, message: Accept) -> None:
+    def watch_for(self, message: Accept) -> None:
         until = self._runtime.clock.monotonic() + UNCERTAIN_S
         self._sought[message.run_id] = (message.agent_id, message.session_key), until
         while len(self._sought) > MOST_UNCERTAIN:
             self._sought.pop(next(iter(self._sought)))
         if self._search is None or self._search.done():
-            self._search = asyncio.create_task(self._look(), name="uncertain messages")
+            self._search = asyncio.create_task(self._watch(), name="uncertain messages")
 
     def stop(self) -> None:
         if self._search is not None:
             self._search.cancel()
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         clock, pause_s = self._runtime.clock, LOOK_S
         while self._sought:
             await clock.sleep(pause_s)

@@ -321,7 +321,7 @@ class RunIndex:
     async def wait(self, run_id: str, timeout_s: float | None) -> WaitResult:
         """Wait until the run has ended, here or at another node that continues it.
 
-        The status is ``timeout`` if it has not ended in time. There is no limit if ``timeout_s`` is None. A run that
+        The status is ``timeout`` if it has not ended in time. ``timeout_s`` None waits forever. A run that
         the index does not have yet may still come.
         """
         outcome = await self._outcome(run_id)

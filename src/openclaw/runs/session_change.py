@@ -133,8 +133,8 @@ async def set_entry_fields(runtime: Runtime, session: SessionRef, changes: dict[
     def change(entry: SessionEntry | None) -> SessionEntry:
         fields: dict[str, Any] = {**(entry or {"sessionId": str(uuid.uuid4()), "updatedAt": now}), **changes}
         removed = {name for name, value in changes.items() if value is None}
-        kept = {name: value for name, value in fields.items() if name not in removed}
-        return SessionEntry(**kept)  # type: ignore[typeddict-item]
+        remaining = {name: value for name, value in fields.items() if name not in removed}
+        return SessionEntry(**remaining)  # type: ignore[typeddict-item]
 
     await runtime.stores.sessions.update(session.agent_id, session.key, change)
 
@@ -169,10 +169,10 @@ async def delete_session(
     return await runs.exclusively(session.key, remove)
 
 
-async def take_back_turn(runtime: Runtime, runs: Runs, row: LedgerRow) -> bool:
+async def undo_turn(runtime: Runtime, runs: Runs, row: LedgerRow) -> bool:
     """Takes a message and what followed from it out of the conversation. False if people went on speaking since.
 
-    A message that waits or runs is stopped. What was said stays in the transcript, on a branch that is left.
+    A message that waits or runs is stopped. Its messages stay in the transcript, on an abandoned branch.
     """
     session = SessionRef(row.agent_id, row.session_key)
     await runs.abort(session.key, row.run_id, AbortReason.WITHDRAWN)
@@ -198,12 +198,12 @@ async def _leave_turn(transcript: Transcript, first: str) -> bool:
     if first not in context.entry_ids:
         return False
     later = context.messages[context.entry_ids.index(first) + 1 :]
-    found = await transcript.entry(first)
-    if found is None or any(isinstance(message, UserMessage) for message in later):
+    entry = await transcript.entry(first)
+    if entry is None or any(isinstance(message, UserMessage) for message in later):
         return False
-    await transcript.branch(found.parent_id)
+    await transcript.branch(entry.parent_id)
     await transcript.append(
-        {"type": "branch_summary", "fromId": found.parent_id or "root", "summary": "", "details": {}}, durable=True
+        {"type": "branch_summary", "fromId": entry.parent_id or "root", "summary": "", "details": {}}, durable=True
     )
     return True
 
@@ -215,7 +215,7 @@ async def start_over(runtime: Runtime, runs: Runs, session: SessionRef, reason: 
     return await runs.exclusively(key, lambda: rotate(runtime, agent_id, key, reason, clock.now_ms()))
 
 
-async def take_up(
+async def resume_session(
     runtime: Runtime, runs: Runs, session: SessionRef, wanted: str | int | PreviousSession | None
 ) -> Rotation:
     """Makes an earlier session current again. Raises ``NotResumable`` with a text for the person who asked."""

@@ -39,7 +39,7 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def explain_message(runtime: Runtime, runs: Runs, history: MessageHistory) -> list[str]:
-    """Tells in sentences what became of the message, in the time zone of the user."""
+    """Describe what happened to the message, in the time zone of the user."""
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
     run = runs.index.get(history.row.run_id)
     disk = run.disk if run is not None and history.row.ended_at is None else None
@@ -94,8 +94,8 @@ def explain(history: MessageHistory, now: int, zone: tzinfo | None = UTC, disk: 
 
 def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> str:
     """Makes one line for a list: when, what was said, what came of it. ``text`` is the message as it was sent."""
-    said = f" {quoted(text, 60)}" if text.strip() else ""
-    head = f"{_stamp(row.accepted_at, zone)}{said}"
+    quote = f" {quoted(text, 60)}" if text.strip() else ""
+    head = f"{_stamp(row.accepted_at, zone)}{quote}"
     if row.state not in END_STATES:
         since = row.started_at if row.state == "running" and row.started_at is not None else row.accepted_at
         return f"{head}: {row.state} for {duration(now - since)}"
@@ -148,7 +148,7 @@ def _came_again(rejected: Sequence[RejectedMessage], zone: tzinfo | None) -> lis
 
 
 def explain_rejected(notes: Sequence[RejectedMessage], zone: tzinfo | None = UTC) -> list[str]:
-    """Tells what is known of a message that was not taken in."""
+    """Describe a message that was rejected."""
     sentences: list[str] = []
     for note in notes:
         sender = f" from {shortened(note.sender, LONGEST_NAME)}" if note.sender else ""
@@ -168,15 +168,15 @@ def explain_rejected(notes: Sequence[RejectedMessage], zone: tzinfo | None = UTC
 
 
 def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
-    # A stop is noted before the run has ended, so that it outlives a crash. That is no wait.
+    # A stop is noted before the run has ended, so that it outlives a crash. It does not count as a wait.
     waits = [
-        place
-        for place, change in enumerate(changes)
+        index
+        for index, change in enumerate(changes)
         if change.state == "queued" and change.reason.code is not ReasonCode.STOPPED
     ]
-    restarted = any(changes[place].reason.code is ReasonCode.RESTARTED for place in waits)
+    restarted = any(changes[index].reason.code is ReasonCode.RESTARTED for index in waits)
     sentences = ["The Gateway stopped before it began and took it up again."] if restarted else []
-    queued = next((place for place in waits if changes[place].reason.code is not ReasonCode.RESTARTED), None)
+    queued = next((index for index in waits if changes[index].reason.code is not ReasonCode.RESTARTED), None)
     if queued is None:
         return [*sentences, *_pause_before_run(row, changes, now)]
     return [*_in_line(changes, queued, now), *sentences]
@@ -236,9 +236,9 @@ def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzi
 
 def _failures(row: LedgerRow, zone: tzinfo | None) -> list[str]:
     """Tells which models and keys failed before the run went on with another."""
-    found = (row.result or {}).get("failures")
+    stored = (row.result or {}).get("failures")
     try:
-        failures = msgspec.convert(found, list[ModelFailure]) if found else []
+        failures = msgspec.convert(stored, list[ModelFailure]) if stored else []
     except msgspec.ValidationError:
         return []
     sentences: list[str] = []
@@ -249,8 +249,8 @@ def _failures(row: LedgerRow, zone: tzinfo | None) -> list[str]:
             rest = _stamp(failure.cooldown_until, zone)
             sentences.append(f"{name} was not asked: {words}, so it rests{key} until {rest}.")
         else:
-            said = f" ({shortened(failure.said, LONGEST_REASON)})" if failure.said else ""
-            sentences.append(f"{name} failed{key}: {words}{said}.")
+            quote = f" ({shortened(failure.said, LONGEST_REASON)})" if failure.said else ""
+            sentences.append(f"{name} failed{key}: {words}{quote}.")
     return sentences
 
 
@@ -275,11 +275,11 @@ def _how_it_went(call: ToolCallRow, last_start: int, *, ended: bool) -> str:
 
 def _exceptions(results: Sequence[str]) -> str:
     """Lists in brackets the calls that did not succeed."""
-    found = {result: results.count(result) for result in results if result}
-    if not found:
+    counts = {result: results.count(result) for result in results if result}
+    if not counts:
         return ""
     alone = len(results) == 1
-    return f" ({', '.join(how if alone else f'{_number(count)} {how}' for how, count in found.items())})"
+    return f" ({', '.join(how if alone else f'{_number(count)} {how}' for how, count in counts.items())})"
 
 
 def _messaged(row: LedgerRow) -> list[str]:

@@ -187,7 +187,7 @@ def _made_session_id(key: str, entry: Mapping[str, Any]) -> str:
 
 
 def normalize_channel(value: Any) -> str | None:
-    """The channel id in lower case with its alias resolved, or None if the value is no channel."""
+    """The channel id in lower case with its alias resolved, or None if the value does not name a channel."""
     if not isinstance(value, str):
         return None
     lowered = value.strip().lower()
@@ -226,7 +226,7 @@ def is_plain(changes: Iterable[str]) -> bool:
 def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A copy of the entry with current field names and with both spellings of the route in agreement.
 
-    ``previous`` is the normalised entry before a change. What the change did not touch is no part of a new route.
+    ``previous`` is the normalised entry before a change. Unchanged fields do not belong to a new route.
     Otherwise a thread id that was left out would come back from the other spelling.
     """
     result = dict(entry)
@@ -282,7 +282,7 @@ def _slug(text: str) -> str:
 # The send policy
 
 BLOCKED = "send blocked by session policy"
-"""What callers are told whose message or reply the policy refuses."""
+"""The error for callers whose message or reply the policy rejects."""
 
 
 def is_blocked(

@@ -73,13 +73,13 @@ def key_problem(key: str) -> str | None:
     if len(key) > LONGEST_KEY:
         return f'"{shown}" has {len(key)} characters; a session key has at most {LONGEST_KEY}'
     # Bytes of a header that are no text arrive as halves of surrogate pairs, which no store can hold.
-    if any(one < " " or one == "\x7f" or "\ud800" <= one <= "\udfff" for one in key.strip()):
+    if any(character < " " or character == "\x7f" or "\ud800" <= character <= "\udfff" for character in key.strip()):
         return f"{shown!r} holds control characters; a session key is one line of text"
     return None
 
 
 def thread_suffix(thread_id: str | int | None) -> str:
-    """The end of the key of a thread's session. Empty for an id that no key can hold, which then is no thread.
+    """Return the end of the key of a thread's session, or "" for an id that a key cannot hold.
 
     On Matrix whoever writes chooses the id.
     """
@@ -151,11 +151,11 @@ def canonical_key(
 def _with_direct(rest: str) -> str:
     """Replaces ``dm``, the word of older keys, by ``direct``, the word of the store."""
     segments = rest.split(":")
-    for place, segment in enumerate(segments[:3]):
+    for index, segment in enumerate(segments[:3]):
         if segment in _GROUP_CHATS or segment == "direct":
             return rest
-        if segment == "dm" and place + 1 < len(segments):
-            return ":".join([*segments[:place], "direct", *segments[place + 1 :]])
+        if segment == "dm" and index + 1 < len(segments):
+            return ":".join([*segments[:index], "direct", *segments[index + 1 :]])
     return rest
 
 
@@ -196,15 +196,15 @@ def channel_of(entry: Mapping[str, Any] | None, key: str, *, kind: SessionKind |
     kind = kind or kind_of(key, entry)
     if kind in INTERNAL_KINDS:
         return "internal"
-    found: Any = None
+    channel: Any = None
     if entry and kind == "group":
-        found = entry.get("channel") or entry.get("lastChannel")
+        channel = entry.get("channel") or entry.get("lastChannel")
     elif entry:
         delivery = entry.get("deliveryContext")
-        found = entry.get("lastChannel") or (delivery.get("channel") if isinstance(delivery, dict) else None)
-    if not found and kind == "group":
-        found, _ = group_of(key)
-    return str(found).strip().lower() or "unknown" if found else "unknown"
+        channel = entry.get("lastChannel") or (delivery.get("channel") if isinstance(delivery, dict) else None)
+    if not channel and kind == "group":
+        channel, _ = group_of(key)
+    return str(channel).strip().lower() or "unknown" if channel else "unknown"
 
 
 def group_of(key: str) -> tuple[str, str] | tuple[None, None]:

@@ -27,7 +27,7 @@ COLLECTED = "[Queued messages while agent was busy]"
 _QUEUED = re.compile(r"^---\nQueued #\d+\n", re.MULTILINE)
 
 GREETING_MARK = "A new session was started via /new or /reset"
-"""Begins what the agent is told where a person only asked for a new session: nobody typed it."""
+"""Begins the prompt of a session that a person began without a message. Nobody typed it."""
 
 
 def is_internal(text: str) -> bool:
@@ -37,10 +37,10 @@ def is_internal(text: str) -> bool:
     """
     if not text.startswith(("System: [", GREETING_MARK)):
         return False
-    told = _SYSTEM_LINES.match(text)
-    if told is None and _SYSTEM_LINE.match(text) is not None:
+    lines = _SYSTEM_LINES.match(text)
+    if lines is None and _SYSTEM_LINE.match(text) is not None:
         return True
-    return text.startswith(GREETING_MARK, told.end() if told else 0)
+    return text.startswith(GREETING_MARK, lines.end() if lines else 0)
 
 
 def as_typed(message: UserMessage, text: str) -> str:
@@ -50,8 +50,8 @@ def as_typed(message: UserMessage, text: str) -> str:
 
 def without_wrappers(text: str) -> str:
     """What the person typed: without stamp or channel envelope, message-id lines, and what was told in front of it."""
-    if text.startswith("System: [") and (told := _SYSTEM_LINES.match(text)) is not None:
-        text = text[told.end() :]
+    if text.startswith("System: [") and (lines := _SYSTEM_LINES.match(text)) is not None:
+        text = text[lines.end() :]
     if text.startswith(ABORT_NOTE):
         text = text[len(ABORT_NOTE) :].lstrip()
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
@@ -67,7 +67,7 @@ def typed_text(prompt: str) -> str:
 
 
 def newest_text(prompt: str) -> str:
-    """What was said in the message itself: also without the messages of others that came with it as context."""
+    """Return the text of the message itself, without the messages of others that came with it as context."""
     return without_wrappers(prompt.rpartition(f"{CURRENT_MARKER}\n")[2])
 
 

@@ -325,9 +325,9 @@ def reset_policy(session: Session, kind: SessionType, channel: str | None = None
     by_type = session.reset_by_type
     typed = {"direct": by_type.direct or by_type.dm, "group": by_type.group, "thread": by_type.thread}[kind]
     base, legacy = session.reset, session.idle_minutes
-    wanted = (channel or "").strip().lower()
+    channel_id = (channel or "").strip().lower()
     for name, rule in session.reset_by_channel.items():
-        if wanted and name.strip().lower() == wanted:
+        if channel_id and name.strip().lower() == channel_id:
             typed, base, legacy = None, rule, None
             break
 
@@ -449,10 +449,10 @@ def rotated_entry(
     if not old.get("modelOverride"):
         # The next answer comes from the same model, so its figures stay until the next run reports its own.
         fresh |= {name: old[name] for name in ("modelProvider", "model", "contextTokens") if name in old}
-    kept = previous_sessions(old)
+    previous = previous_sessions(old)
     if entry is not None and remember:
-        kept.insert(0, _ended_session(entry, now_ms, reason))
-    return _with_previous(fresh, kept)
+        previous.insert(0, _ended_session(entry, now_ms, reason))
+    return _with_previous(fresh, previous)
 
 
 def resumed_entry(entry: SessionEntry, chosen: PreviousSession, now_ms: int, *, remember: bool = True) -> SessionEntry:
@@ -465,10 +465,10 @@ def resumed_entry(entry: SessionEntry, chosen: PreviousSession, now_ms: int, *, 
     back = {**_blank_session(now_ms, old), "sessionId": chosen.session_id, **state}
     if chosen.session_file:
         back["sessionFile"] = chosen.session_file
-    kept = previous_sessions(old)
+    previous = previous_sessions(old)
     if remember:
-        kept.insert(0, _ended_session(entry, now_ms, "resume"))
-    return _with_previous(back, kept)
+        previous.insert(0, _ended_session(entry, now_ms, "resume"))
+    return _with_previous(back, previous)
 
 
 def previous_sessions(entry: Mapping[str, Any] | None) -> list[PreviousSession]:

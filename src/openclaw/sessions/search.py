@@ -95,10 +95,10 @@ class SearchIndex:
         """
         agents = list(folders)
         conditions, values = [f"files.agent IN ({','.join('?' * len(agents))})"], [*agents]
-        for column, wanted in (("entries.role", role), ("files.session", session_id)):
-            if wanted is not None:
+        for column, terms in (("entries.role", role), ("files.session", session_id)):
+            if terms is not None:
                 conditions.append(f"{column} = ?")
-                values.append(wanted)
+                values.append(terms)
         words = _condition(query)
         snippet, order = "substr(found.text, 1, 300)", "at DESC"
         if words is not None and "MATCH" in words[0]:
@@ -169,8 +169,8 @@ class TranscriptSearch:
             reading = await self._read_on(self._lines, folders, most_bytes)
             folders = {agent: [] for agent in folders}
         find = partial(self._index.search, limit=limit, role=role, session_id=session_id, most_bytes=most_bytes)
-        found = await asyncio.to_thread(find, query, folders)
-        return found if reading is None else SearchResults(results=found.results, reading=reading)
+        hits = await asyncio.to_thread(find, query, folders)
+        return hits if reading is None else SearchResults(results=hits.results, reading=reading)
 
     async def update(self, folders: Mapping[str, Sequence[Path]]) -> None:
         """Indexes the next piece of the transcripts."""
@@ -206,14 +206,14 @@ class TranscriptSearch:
 
 def _condition(query: str) -> tuple[str, list[Any]] | None:
     """Returns the SQL condition for the words of a query. None when it has no words."""
-    found = _WORD.findall(query)[:MOST_WORDS]
-    if not found:
+    matches = _WORD.findall(query)[:MOST_WORDS]
+    if not matches:
         return None
-    if any(_NO_SPACES.search(word) for word in found):
-        return " AND ".join("instr(found.text, ?) > 0" for _ in found), list(found)
+    if any(_NO_SPACES.search(word) for word in matches):
+        return " AND ".join("instr(found.text, ?) > 0" for _ in matches), list(matches)
     if len(stripped := query.strip()) > 2 and stripped[0] == stripped[-1] == '"':
-        return "found MATCH ?", [f'"{" ".join(found)}"']
-    return "found MATCH ?", [" AND ".join(f'"{word}" *' if len(word) > 2 else f'"{word}"' for word in found)]
+        return "found MATCH ?", [f'"{" ".join(matches)}"']
+    return "found MATCH ?", [" AND ".join(f'"{word}" *' if len(word) > 2 else f'"{word}"' for word in matches)]
 
 
 # Reading transcripts
@@ -222,18 +222,18 @@ def _condition(query: str) -> tuple[str, list[Any]] | None:
 def _read_on(
     db: sqlite3.Connection, folders: Mapping[str, Sequence[Path]], most_bytes: int, shown: Callable[[str], str]
 ) -> Reading:
-    known = dict(db.execute("SELECT path, taken FROM files"))
+    indexed = dict(db.execute("SELECT path, taken FROM files"))
     there: set[str] = set()
     read = 0
-    for agent, place in ((agent, place) for agent, places in folders.items() for place in places):
-        for file in _transcripts(place):
+    for agent, folder in ((agent, folder) for agent, places in folders.items() for folder in places):
+        for file in _transcripts(folder):
             plain = str(plain_name(file))
             if plain in there:
                 continue
             there.add(plain)
             if most_bytes <= 0:
                 continue
-            size, taken = _size(file), known.get(plain, 0)
+            size, taken = _size(file), indexed.get(plain, 0)
             if size < taken:
                 _drop(db, plain)
                 taken = 0
@@ -243,8 +243,8 @@ def _read_on(
     if most_bytes <= 0:
         return Reading(complete=False, read=read, transcripts=len(there))
     with db:
-        roots = [str(place) + os.sep for places in folders.values() for place in places]
-        for path in known.keys() - there:
+        roots = [str(folder) + os.sep for places in folders.values() for folder in places]
+        for path in indexed.keys() - there:
             if path.startswith(tuple(roots)):
                 _drop(db, path)
     return Reading(complete=True, read=read, transcripts=len(there))
@@ -253,10 +253,10 @@ def _read_on(
 def _transcripts(folder: Path) -> list[Path]:
     """The transcript files of a folder. A plain file comes before its compressed copy, in case a crash left both."""
     try:
-        found = sorted(folder.iterdir())
+        paths = sorted(folder.iterdir())
     except OSError:
         return []
-    return [path for path in found if path.name.endswith((".jsonl", f".jsonl{SUFFIX}"))]
+    return [path for path in paths if path.name.endswith((".jsonl", f".jsonl{SUFFIX}"))]
 
 
 def _size(file: Path) -> int:

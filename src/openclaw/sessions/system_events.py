@@ -44,7 +44,7 @@ class Note(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
 
 
 class NoteBook(msgspec.Struct, kw_only=True):
-    """What is kept: the notes of every session, and the ids of the last ones that were taken."""
+    """The stored notes of every session, and the ids of the last notes that were claimed."""
 
     version: int = 1
     events: list[Note] = []
@@ -96,7 +96,7 @@ class SessionNotes:
     """The waiting notes of every session. Without ``documents`` they live in memory only.
 
     A change is made in memory at once and saved together with the ones after it. Where several Gateways share the
-    notes, it is made anew in the newest of them when it is saved.
+    notes, it is repeated in the newest of them when it is saved.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class SessionNotes:
         self._shared = documents is not None and documents.shared
         self._document = _document(documents) if documents is not None else None
         self._book = NoteBook()
-        """What is kept, with the changes that are not saved yet."""
+        """The stored notes, with the changes that are not saved yet."""
         self._seen: bytes | None = None
         self._changes: list[Callable[[NoteBook], object]] = []
-        """What is not saved yet."""
+        """The unsaved changes."""
         self._saving: asyncio.Task[None] | None = None
 
     async def load(self, has_ended: Callable[[str], Awaitable[bool]]) -> None:
@@ -210,7 +210,7 @@ class SessionNotes:
             self._adopt()
 
     def _adopt(self) -> None:
-        """Begins anew with what is kept, and makes the changes that are not saved yet."""
+        """Reload the stored notes and reapply the unsaved changes."""
         assert self._document is not None
         if self._document.data != self._seen:
             self._seen = self._document.data

@@ -51,20 +51,20 @@ def select_window(walk: Iterator[Step], first_kept: Callable[[int], str | None])
     the first entry that the compaction at a place kept. If that id is not on the path, the compaction kept nothing.
     """
     after: list[int] = []
-    for place, kind, _ in walk:
+    for index, kind, _ in walk:
         if kind == "compaction":
-            return Window(place, [*_kept(walk, first_kept(place)), *reversed(after)])
-        after.append(place)
+            return Window(index, [*_kept(walk, first_kept(index)), *reversed(after)])
+        after.append(index)
     after.reverse()
     return Window(None, after)
 
 
 def _kept(walk: Iterator[Step], wanted: str | None) -> list[int]:
-    kept: list[int] = []
-    for place, _, own in walk:
-        kept.append(place)
+    indices: list[int] = []
+    for index, _, own in walk:
+        indices.append(index)
         if own == wanted:
-            return kept[::-1]
+            return indices[::-1]
     return []
 
 
@@ -250,15 +250,15 @@ def public_page(
     """Messages from number ``start`` on, and the number of the first message of the next page."""
     messages = public_messages(entries, shown)
     size = 0
-    for place in range(start, len(messages)):
-        size += len(msgspec.json.encode(messages[place]))
-        if size > PAGE_BYTES and place > start:
-            return messages[start:place], place
+    for index in range(start, len(messages)):
+        size += len(msgspec.json.encode(messages[index]))
+        if size > PAGE_BYTES and index > start:
+            return messages[start:index], index
     return messages[start:], None
 
 
 def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: message) -> list[dict[str, Any]]:
-    """All messages of the branch, without compaction. What cannot be read or says nothing is left out."""
+    """All messages of the branch, without compaction. Unreadable and empty entries are left out."""
     messages: list[Message] = []
     for entry in entries:
         if entry.type != "message":
@@ -298,14 +298,14 @@ def imported_lines(lines: Sequence[str], session_id: str, timestamp: str) -> byt
         header |= entries.pop(0)
     if int(header.get("version") or 1) < 3:
         raise CannotImport("the file is of an older format; open it once with this Gateway, then export it again")
-    known: set[str] = set()
+    ids: set[str] = set()
     for number, entry in enumerate(entries, 1):
         own, parent = entry.get("id"), entry.get("parentId")
-        if not isinstance(own, str) or not isinstance(entry.get("type"), str) or own in known:
+        if not isinstance(own, str) or not isinstance(entry.get("type"), str) or own in ids:
             raise CannotImport(f"entry {number} has no type or no id of its own: this is not a transcript")
-        if parent is not None and parent not in known:
+        if parent is not None and parent not in ids:
             raise CannotImport(f"entry {number} follows an entry that is not in the file")
-        known.add(own)
+        ids.add(own)
     if not entries:
         raise CannotImport("there is nothing in it")
     header |= {"id": session_id, "timestamp": timestamp}
@@ -314,13 +314,13 @@ def imported_lines(lines: Sequence[str], session_id: str, timestamp: str) -> byt
 
 def imported_messages(lines: Sequence[str], now_ms: int) -> list[Message]:
     """The messages of a file of public messages. Raises ``CannotImport``."""
-    found = [_object(line, number) for number, line in enumerate(lines, 1) if line.strip()]
-    for number, message in enumerate(found, 1):
+    objects = [_object(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+    for number, message in enumerate(objects, 1):
         if message.get("role") not in ("user", "assistant") or not isinstance(message.get("content"), list | str):
             raise CannotImport(f"message {number} needs a role (user or assistant) and content")
-    if not found:
+    if not objects:
         raise CannotImport("there is nothing in it")
-    return from_public(found, now_ms=now_ms)
+    return from_public(objects, now_ms=now_ms)
 
 
 def is_transcript(lines: Sequence[str]) -> bool:

@@ -73,7 +73,11 @@ def _labels(reply: str) -> dict[int, tuple[str, str]]:
 
 def announcement_text(status: str, reply: str, error: str, stats: str) -> str:
     """Make the message that is posted. ``error`` is what went wrong, or empty."""
-    said = read_announcement(reply)
-    notes = "\n".join(note for note in (error, said.notes) if note)
-    lines = [f"Status: {status}", f"Result: {said.result or NOT_AVAILABLE}", *([f"Notes: {notes}"] if notes else [])]
+    announcement = read_announcement(reply)
+    notes = "\n".join(note for note in (error, announcement.notes) if note)
+    lines = [
+        f"Status: {status}",
+        f"Result: {announcement.result or NOT_AVAILABLE}",
+        *([f"Notes: {notes}"] if notes else []),
+    ]
     return "\n".join([*lines, "", stats])

@@ -151,9 +151,9 @@ class SessionsSendTool(RecordTool[SessionsSendArguments]):
             refusal = problem if isinstance(problem, Refusal) else Refusal(f"No session found: {shown}", "error")
             return refused(refusal, runId=run_id, sessionKey=shown)
         self._jobs.start(job)
-        told: dict[str, Any] = {"runId": run_id, "sessionKey": shown}
+        notice: dict[str, Any] = {"runId": run_id, "sessionKey": shown}
         if wait_s <= 0:
-            return answer({**told, "status": "accepted", "delivery": _PENDING})
+            return answer({**notice, "status": "accepted", "delivery": _PENDING})
         try:
             outcome = await self._between.outcome(run_id, wait_s)
         except asyncio.CancelledError:
@@ -162,9 +162,9 @@ class SessionsSendTool(RecordTool[SessionsSendArguments]):
         late = outcome.status == "timeout" and outcome.row is None
         await self._conversations.decide(job, "late" if late else "follow")
         if outcome.status == "ok":
-            return answer({**told, "status": "ok", "reply": outcome.reply, "delivery": _PENDING})
+            return answer({**notice, "status": "ok", "reply": outcome.reply, "delivery": _PENDING})
         status = "timeout" if late else "error"
-        return answer({**told, "status": status, "error": outcome.error or "the run failed"})
+        return answer({**notice, "status": status, "error": outcome.error or "the run failed"})
 
     async def _target(self, arguments: SessionsSendArguments, context: ToolContext) -> tuple[SessionRow, str]:
         name, label = arguments.session_key.strip(), arguments.label.strip()
@@ -235,7 +235,7 @@ class Conversations:
         """Hands the message in. Raises ``Refusal`` or ``SessionGone``."""
         state = msgspec.convert(job.state, SendState)
         lines = ["This message comes from another agent session, not from a person.", *_parties(state)]
-        await self._hand_in(state, state.target_ref, state.requester_ref, state.message, run_id, lines)
+        await self._submit(state, state.target_ref, state.requester_ref, state.message, run_id, lines)
         if state.decision == "open":
             self._decided[job.id] = asyncio.Event()
 
@@ -265,7 +265,7 @@ class Conversations:
                 late = job.state["decision"] != "follow"
                 state = msgspec.convert(job.state, SendState)
                 if late:
-                    await self._tell_late(job, state, outcome)
+                    await self._notify_late(job, state, outcome)
                     return
                 if outcome.status != "ok" or not outcome.reply.strip():
                     return
@@ -285,16 +285,16 @@ class Conversations:
             turns = 0
         while not state.over and state.turn < turns and not await self._between.is_spent(state.trace.id):
             number = state.turn + 1
-            asked = number % 2 == 1
-            here, there = (state.requester_ref, state.target_ref)[:: 1 if asked else -1]
+            requester_asks = number % 2 == 1
+            here, there = (state.requester_ref, state.target_ref)[:: 1 if requester_asks else -1]
             lines = [
                 "This is a turn of a conversation between two agent sessions, not a message from a person.",
-                f"You are the {'requester' if asked else 'target'}. Turn {number} of {turns}.",
+                f"You are the {'requester' if requester_asks else 'target'}. Turn {number} of {turns}.",
                 *_parties(state),
                 f"Answer exactly {REPLY_SKIP} to end the conversation.",
             ]
             run_id = step_id(job.id, f"turn {number}")
-            await self._hand_in(state, here, there, state.latest, run_id, lines, hops=number)
+            await self._submit(state, here, there, state.latest, run_id, lines, hops=number)
             # ``REPLY_SKIP`` is silence, and a silent run has no reply.
             reply = (await self._between.outcome(run_id)).reply.strip()
             state.turn, state.over = number, not reply
@@ -317,14 +317,14 @@ class Conversations:
         body = MessageBody(
             internal=True, extra_system_prompt=_block(lines), trace=state.trace, without_tools=["message"]
         )
-        await self._between.hand_in(target, "Agent-to-agent announce step.", run_id, body)
-        said = (await self._between.outcome(run_id)).reply.strip()
+        await self._between.submit(target, "Agent-to-agent announce step.", run_id, body)
+        reply = (await self._between.outcome(run_id)).reply.strip()
         entry = await self._runtime.stores.sessions.get(target.agent_id, target.key)
         route = announce_route(target.key, entry)
-        if said and entry is not None and route.is_delivered:
-            await self._say(target, step_id(job.id, "post"), said, route)
+        if reply and entry is not None and route.is_delivered:
+            await self._say(target, step_id(job.id, "post"), reply, route)
 
-    async def _tell_late(self, job: JobRow, state: SendState, outcome: Outcome) -> None:
+    async def _notify_late(self, job: JobRow, state: SendState, outcome: ReplyOutcome) -> None:
         """Gives the requester an answer for which it did not wait."""
         what = outcome.reply.strip() or f"({outcome.error or 'it said nothing'})"
         text = f"[Late reply from session {shown_key(state.target)} to your sessions_send]\n{what}"
@@ -336,9 +336,9 @@ class Conversations:
             if row is not None and row.state == "superseded":
                 return  # Somebody stopped the run that asked, and wants to hear no more of it.
         route = row.route if row is not None else NO_ROUTE
-        await self._hand_in(state, state.requester_ref, sender, text, run_id, lines, route=route)
+        await self._submit(state, state.requester_ref, sender, text, run_id, lines, route=route)
 
-    async def _hand_in(
+    async def _submit(
         self,
         state: SendState,
         to: SessionRef,
@@ -357,7 +357,7 @@ class Conversations:
             provenance=provenance(sender.key, channel, "sessions_send"),
             trace=trace,
         )
-        await self._between.hand_in(to, text, run_id, body, route=route)
+        await self._between.submit(to, text, run_id, body, route=route)
 
     async def _save(self, job: JobRow, state: SendState) -> None:
         job.state = msgspec.to_builtins(state)
@@ -365,8 +365,11 @@ class Conversations:
 
 
 def _parties(state: SendState) -> list[str]:
-    known = f" (channel {state.requester_channel})" if state.requester_channel not in ("", "unknown") else ""
-    return [f"Requester session: {shown_key(state.requester)}{known}.", f"Target session: {shown_key(state.target)}."]
+    channel_note = f" (channel {state.requester_channel})" if state.requester_channel not in ("", "unknown") else ""
+    return [
+        f"Requester session: {shown_key(state.requester)}{channel_note}.",
+        f"Target session: {shown_key(state.target)}.",
+    ]
 
 
 def _block(lines: list[str]) -> str:
@@ -388,7 +391,7 @@ def announce_route(key: str, entry: SessionEntry | None) -> Route:
 # Messages between sessions
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ReplyOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended."""
 
     status: Literal["ok", "error", "timeout", "stopped"]
@@ -414,7 +417,7 @@ class BetweenSessions:
         self._told: set[str] = set()
         """The traces of which the log says that they are used up."""
 
-    async def hand_in(
+    async def submit(
         self,
         session: SessionRef,
         text: str,
@@ -450,24 +453,24 @@ class BetweenSessions:
         if not isinstance(await self._pipeline.process(message), Accepted):
             raise Refusal(BLOCKED)
 
-    async def outcome(self, run_id: str, timeout_s: float | None = None) -> Outcome:
-        """Waits for the end of a run. Without a time it waits for ever, also across restarts."""
+    async def outcome(self, run_id: str, timeout_s: float | None = None) -> ReplyOutcome:
+        """Wait for the end of a run. Without a timeout it waits forever, even across restarts."""
         while True:
             ended = await self._runs.index.wait(run_id, timeout_s if timeout_s is not None else _WAIT_S)
             if ended.status != "timeout":
                 break
             if timeout_s is not None:
-                return Outcome(status="timeout", error=f"no answer within {timeout_s:g} s")
+                return ReplyOutcome(status="timeout", error=f"no answer within {timeout_s:g} s")
         row = await self._runtime.stores.ledger.by_run(run_id)
         text = result_text(row.result) if row else ""
         if ended.status == "ok":
-            return Outcome(status="ok", reply=text, row=row)
+            return ReplyOutcome(status="ok", reply=text, row=row)
         code = row.reason.code if row else ReasonCode.NONE
         error = ended.error or (reason_text(row.reason) if row else "") or "the run failed"
         if code is ReasonCode.TIME_LIMIT:
-            return Outcome(status="timeout", reply=text, error=error, row=row)
+            return ReplyOutcome(status="timeout", reply=text, error=error, row=row)
         stopped = row is not None and row.state == "superseded"
-        return Outcome(status="stopped" if stopped else "error", reply=text, error=error, row=row)
+        return ReplyOutcome(status="stopped" if stopped else "error", reply=text, error=error, row=row)
 
     async def next_trace(self, context: ToolContext, target: str) -> Trace:
         """The trace of a message that this tool call sends. Raises ``Refusal`` when the way has become too long."""
@@ -482,7 +485,7 @@ class BetweenSessions:
         return Trace(before.id, before.hops + 1, way[-MAX_HOPS:], before.guest or not context.caller.trusted)
 
     async def is_spent(self, trace_id: str) -> bool:
-        """Whether one message has led to as many others as it may. Then the conversations it led to end, too."""
+        """Whether one message has led to as many others as it may. Then the conversations it led to end as well."""
         most = self._most_jobs()
         spent = len(await self._runtime.stores.ledger.jobs(trace=trace_id, limit=most)) >= most
         if spent and trace_id not in self._told:
@@ -498,8 +501,8 @@ class BetweenSessions:
 
 def provenance(source_key: str, channel: str, tool: str) -> dict[str, Any]:
     """Marks a message that another session wrote, for transcripts and clients."""
-    known = {"sourceChannel": channel} if channel else {}
-    return {"kind": "inter_session", "sourceSessionKey": source_key, **known, "sourceTool": tool}
+    channel_fields = {"sourceChannel": channel} if channel else {}
+    return {"kind": "inter_session", "sourceSessionKey": source_key, **channel_fields, "sourceTool": tool}
 
 
 # Jobs

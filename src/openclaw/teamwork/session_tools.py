@@ -86,15 +86,15 @@ class SessionViews(msgspec.Struct, frozen=True):
     async def messages(self, row: SessionRow, limit: int, *, tools: bool = False) -> list[dict[str, Any]]:
         """The last messages of a session, without results of tools unless they are wanted."""
         ref = transcript_ref(row.agent_id, row.entry)
-        said: list[dict[str, Any]] = []
+        shown: list[dict[str, Any]] = []
         # Many calls at once have many results, so the first look may not reach far enough.
         for most in (limit,) if tools else (limit * 4 + 20, FARTHEST):
             entries = await self.runtime.stores.transcripts.tail(ref, most)
-            found = [msgspec.json.decode(raw) for raw in self.read_history(entries)]
-            said = [message for message in found if tools or message.get("role") != "toolResult"]
-            if len(said) >= limit or len(entries) < most:
+            messages = [msgspec.json.decode(raw) for raw in self.read_history(entries)]
+            shown = [message for message in messages if tools or message.get("role") != "toolResult"]
+            if len(shown) >= limit or len(entries) < most:
                 break
-        return said[-limit:]
+        return shown[-limit:]
 
 
 def answer(details: dict[str, Any]) -> ToolResult:
@@ -145,8 +145,8 @@ class SessionsListTool(RecordTool[SessionsListArguments]):
         more = False
         room = context.result_chars - ENVELOPE
         hidden = ("unknown",) if config.session.scope == "global" else ("unknown", "global")
-        wanted = SessionQuery(updated_since=since, hidden_keys=hidden, aliases=False)
-        async for row in in_pages(runtime.stores.sessions, wanted):
+        query = SessionQuery(updated_since=since, hidden_keys=hidden, aliases=False)
+        async for row in in_pages(runtime.stores.sessions, query):
             kind = kind_of(row.key, row.entry, main_key=main_key(config), scope=config.session.scope)
             if (kinds and kind not in kinds) or not visibility.allows(row, "list"):
                 continue
@@ -155,7 +155,7 @@ class SessionsListTool(RecordTool[SessionsListArguments]):
                 break
             view = await self._view(row, kind, visibility)
             if per_row:
-                view["messages"] = [Cutter().message(one) for one in await self._views.messages(row, per_row)]
+                view["messages"] = [Cutter().message(message) for message in await self._views.messages(row, per_row)]
             size = len(msgspec.json.encode(view)) + 1
             if size > room and shown:
                 more = True
@@ -228,16 +228,16 @@ class SessionsHistoryTool(RecordTool[SessionsHistoryArguments]):
         found = await self._views.messages(row, limit, tools=arguments.include_tools)
         cut = Cutter()
         messages = [cut.message(message) for message in found]
-        kept, size = within(messages, min(MOST_BYTES, context.result_chars - ENVELOPE))
-        dropped = len(kept) < len(messages)
-        if not kept and messages:
+        rest, size = within(messages, min(MOST_BYTES, context.result_chars - ENVELOPE))
+        dropped = len(rest) < len(messages)
+        if not rest and messages:
             note = {"type": "text", "text": "(the last message is too large to be shown)"}
-            kept = [{"role": str(messages[-1].get("role") or "assistant"), "content": [note]}]
-            size = len(msgspec.json.encode(kept))
+            rest = [{"role": str(messages[-1].get("role") or "assistant"), "content": [note]}]
+            size = len(msgspec.json.encode(rest))
         return answer(
             {
                 "sessionKey": visibility.shown(row.key),
-                "messages": kept,
+                "messages": rest,
                 "truncated": dropped or cut.happened,
                 "droppedMessages": dropped,
                 "contentTruncated": cut.happened,
@@ -253,9 +253,9 @@ class Cutter:
         self.happened = False
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: self._value(name, value) for name, value in message.items() if name not in _PRIVATE}
-        self.happened |= len(kept) < len(message)
-        return kept
+        fields = {name: self._value(name, value) for name, value in message.items() if name not in _PRIVATE}
+        self.happened |= len(fields) < len(message)
+        return fields
 
     def _value(self, name: str, value: Any) -> Any:
         if isinstance(value, str) and name in ("text", "thinking", "partialJson", "content"):

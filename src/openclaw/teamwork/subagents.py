@@ -1,4 +1,4 @@
-"""Sub-agents: ``sessions_spawn`` starts one, a job follows it to its end, and its result is told to whoever asked.
+"""Sub-agents: ``sessions_spawn`` starts one, a job follows it to its end, and its result is announced to whoever asked.
 
 The result is stored before it is delivered. It is delivered once, as a message of the requester's chat, as soon as no
 run writes there. A result that cannot be delivered stays in the job, where ``/subagents log`` finds it. The command
@@ -37,7 +37,7 @@ from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.message_ledger import AbortReason, JobRow, MessageBody, Trace, step_id
 from openclaw.storage.sessions import SessionRow
 from openclaw.teamwork.announcement import announcement_text
-from openclaw.teamwork.send import BetweenSessions, Jobs, Outcome, Say, provenance
+from openclaw.teamwork.send import BetweenSessions, Jobs, ReplyOutcome, Say, provenance
 from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, offered_model, refused, spawnable
 from openclaw.text import age, shortened
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
@@ -76,7 +76,7 @@ class SpawnState(msgspec.Struct, kw_only=True, rename="camel"):
     error: str = ""
     run_ms: int = 0
     result: str = ""
-    """What is told, once it is known."""
+    """The announcement, once it is known."""
     silent: bool = False
     """The sub-agent did not want its result to be told."""
     delivered: bool = False
@@ -341,12 +341,12 @@ class Subagents:
             provenance=provenance(state.requester, channel, "sessions_spawn"),
             trace=state.trace,
         )
-        await self._between.hand_in(
+        await self._between.submit(
             state.child_ref, state.task, step_id(job.id, "work"), body, source="subagent", new=fields
         )
 
     @staticmethod
-    def _note_end(state: SpawnState, outcome: Outcome) -> None:
+    def _note_end(state: SpawnState, outcome: ReplyOutcome) -> None:
         """Takes the status from how the run really ended, never from what was said."""
         state.status = "success" if outcome.status == "ok" else outcome.status
         state.error = outcome.error
@@ -358,14 +358,14 @@ class Subagents:
     async def _find_result(self, job: JobRow, state: SpawnState) -> None:
         """Lets the sub-agent say what came of its task, and stores it in its final form."""
         work = await self._runtime.stores.ledger.by_run(step_id(job.id, "work"))
-        said = result_text(work.result).strip() if work else ""
+        reply = result_text(work.result).strip() if work else ""
         if state.status == "success":
             announced = await self._announce_step(job, state)
             state.silent = announced is not None and announced.silent
-            said = (announced.reply.strip() if announced else "") or said
-        state.result = announcement_text(state.status, said[:LONGEST_RESULT], state.error, await self._stats(state))
+            reply = (announced.reply.strip() if announced else "") or reply
+        state.result = announcement_text(state.status, reply[:LONGEST_RESULT], state.error, await self._stats(state))
 
-    async def _announce_step(self, job: JobRow, state: SpawnState) -> Outcome | None:
+    async def _announce_step(self, job: JobRow, state: SpawnState) -> ReplyOutcome | None:
         run_id = step_id(job.id, "announce")
         lines = [
             "Your task is done. This is the announce step: what you answer now is posted to the chat of whoever asked.",
@@ -376,7 +376,7 @@ class Subagents:
             internal=True, extra_system_prompt="\n".join(lines), trace=state.trace, without_tools=["message"]
         )
         try:
-            await self._between.hand_in(state.child_ref, "Sub-agent announce step.", run_id, body, source="subagent")
+            await self._between.submit(state.child_ref, "Sub-agent announce step.", run_id, body, source="subagent")
         except (SessionGone, Refusal):
             return None
         return await self._between.outcome(run_id, ANNOUNCE_S)
@@ -391,12 +391,12 @@ class Subagents:
             path = await self._runtime.stores.transcripts.locate(ref) or self._runtime.stores.transcripts.default_path(
                 ref
             )
-        given, said = (entry or {}).get("inputTokens"), (entry or {}).get("outputTokens")
-        if given is None and said is None:
+        sent, received = (entry or {}).get("inputTokens"), (entry or {}).get("outputTokens")
+        if sent is None and received is None:
             parts.append("tokens n/a")
         else:
-            both = token_count((given or 0) + (said or 0))
-            parts.append(f"tokens {both} (in {token_count(given or 0)} / out {token_count(said or 0)})")
+            both = token_count((sent or 0) + (received or 0))
+            parts.append(f"tokens {both} (in {token_count(sent or 0)} / out {token_count(received or 0)})")
         totals = await session_totals(self._runtime, state.child_ref, entry)
         if totals.known and totals.total_cost:
             parts.append(f"est {money(totals.total_cost)}")
@@ -413,7 +413,7 @@ class Subagents:
             body = MessageBody(provenance=provenance(state.child, "", "sessions_spawn"), trace=state.trace)
             text = f"[The sub-agent {state.name} has ended. Tell the person what came of it.]\n{state.result}"
             try:
-                await self._between.hand_in(
+                await self._between.submit(
                     requester, text, step_id(job.id, "deliver"), body, source="subagent", route=state.route
                 )
             except (SessionGone, Refusal) as problem:
@@ -483,7 +483,7 @@ def runtime_text(ms: int) -> str:
 
 
 def _role(state: SpawnState, channel: str) -> str:
-    """What a sub-agent is told about itself."""
+    """Return the prompt that introduces a sub-agent to its task."""
     lines = [
         "You are a sub-agent: a session that another agent started for one task.",
         "- Do this task and nothing else. Your last message is the result; make it complete and short.",
@@ -550,9 +550,9 @@ class SubagentsCommand:
         return "\n".join([f"🧩 Sub-agents ({working} at work)", *lines[-40:]])
 
     def _info(self, job: JobRow, state: SpawnState) -> str:
-        told = "posted" if state.delivered else "not posted (it wanted silence)" if state.silent else "not posted"
+        delivery = "posted" if state.delivered else "not posted (it wanted silence)" if state.silent else "not posted"
         if state.withheld:
-            told = "kept in the session; its send policy does not allow replies"
+            delivery = "kept in the session; its send policy does not allow replies"
         facts = {
             "Status": state.status,
             "Label": state.label,
@@ -561,7 +561,7 @@ class SubagentsCommand:
             "Session": state.child,
             "Model": state.model,
             "Error": state.error,
-            "Result": told if state.result else "",
+            "Result": delivery if state.result else "",
             "Afterwards": "deleted" if state.cleanup == "delete" else "kept",
         }
         return "\n".join(["🧩 Sub-agent", *(f"{name}: {value}" for name, value in facts.items() if value)])
@@ -574,7 +574,9 @@ class SubagentsCommand:
         row = SessionRow(state.agent_id, state.child, entry)
         messages = await last_messages(self._runtime.stores.transcripts, row, limit)
         lines = [
-            f"{preview_role(one)}: {shortened(text, 400)}" for one in messages if (text := preview_text(one).strip())
+            f"{preview_role(message)}: {shortened(text, 400)}"
+            for message in messages
+            if (text := preview_text(message).strip())
         ]
         return "\n".join([f"🧩 {state.name}", *lines]) if lines else f"{state.name} has said nothing yet."
 
@@ -584,12 +586,12 @@ class SubagentsCommand:
         if not text.strip():
             return USAGE
         entry = await self._runtime.stores.sessions.get(session.agent_id, session.key)
-        told = provenance(session.key, channel_of(entry, session.key), "subagents")
+        source = provenance(session.key, channel_of(entry, session.key), "subagents")
         run_id = step_id(job.id, f"send {message_id}")
         # A guest speaks here with a guest's rights, also to a sub-agent of the owner.
-        body = MessageBody(provenance=told, guest=guest, trace=state.trace)
+        body = MessageBody(provenance=source, guest=guest, trace=state.trace)
         try:
-            await self._between.hand_in(state.child_ref, text, run_id, body, source="subagent")
+            await self._between.submit(state.child_ref, text, run_id, body, source="subagent")
         except Refusal as refusal:
             return f"⚙️ {refusal}"
         except LookupError:

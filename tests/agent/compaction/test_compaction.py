@@ -39,7 +39,7 @@ from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
-from openclaw.runs.compactions import go_back, preview, undo
+from openclaw.runs.compactions import preview, rewind, undo
 from tests.agent.scripted import call, says
 from tests.agent.stored_session import HANGS, StoredSession, Summaries
 
@@ -726,7 +726,7 @@ async def test_going_back_leaves_a_summary_of_the_branch_that_was_left(session: 
     await session.user("try the other road with src/road.py")
     await session.say(says("", call("c", "edit", path="src/road.py")))
     await session.answer("it was blocked")
-    entry_id = await go_back(session.job(), there)
+    entry_id = await rewind(session.job(), there)
     entry = session.lines()[-1]
     assert (entry["id"], entry["type"], entry["fromId"], entry["parentId"]) == (
         entry_id,
@@ -744,13 +744,13 @@ async def test_a_branch_is_not_lost_when_no_summary_can_be_had(session: StoredSe
     session.summaries.answers = [ModelError("down", kind="network")]
     await session.user("one")
     await session.answer("the answer is 42")
-    await go_back(session.job(), None)
+    await rewind(session.job(), None)
     (message,) = session.transcript.context().messages
     assert isinstance(message, UserMessage)
     assert "the answer is 42" in user_text(message)
     assert session.lines()[-1]["fromId"] == "root"
     with pytest.raises(KeyError):
-        await go_back(session.job(), "nowhere")
+        await rewind(session.job(), "nowhere")
 
 
 async def test_a_plan_for_an_urgent_case_keeps_less_rather_than_nothing(session: StoredSession) -> None:

@@ -126,7 +126,7 @@ async def test_reports_that_say_the_same_are_kept_once_and_found_again(tmp_path:
     first, second = report(), {**report(), "sessionKey": "agent:main:other", "generatedAt": 6}
     own = ("source", "generatedAt", "sessionId", "sessionKey")
     kept = [
-        await reports.keep(
+        await reports.persist(
             PromptReport(
                 {name: value for name, value in each.items() if name in own},
                 {name: value for name, value in each.items() if name not in own},

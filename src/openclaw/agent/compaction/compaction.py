@@ -129,12 +129,11 @@ def _wanted_reserve(config: Config) -> int:
 def compaction_settings(config: Config, window: int, overhead: int = 0) -> CompactionSettings:
     """The settings for a model's window. ``overhead`` is the size of the system prompt and the tools."""
     agent, general = config.agents.defaults.compaction, config.compaction
-    wanted, reserve = _wanted_reserve(config), window - compaction_threshold(config, window)
+    wanted_reserve, reserve = _wanted_reserve(config), window - compaction_threshold(config, window)
     warning = ""
-    if wanted > reserve:
-        warning = (
-            f"compaction.reserveTokens ({wanted}) is more than half of the model's window ({window}); {reserve} is used"
-        )
+    if wanted_reserve > reserve:
+        half = f"half of the model's window ({window})"
+        warning = f"compaction.reserveTokens ({wanted_reserve}) is more than {half}; {reserve} is used"
     keep = agent.keep_recent_tokens or general.keep_recent_tokens
     room = window - reserve - overhead
     safeguard = agent.mode == "safeguard"
@@ -171,20 +170,20 @@ def find_cut(messages: Sequence[Message], keep_tokens: int, start: int = 0) -> C
     """
     # Places where the kept messages may begin: the nearest one at or after the place that is looked at.
     index: int | None = None
-    kept = 0
-    for place in range(len(messages) - 1, start - 1, -1):
-        valid = not isinstance(messages[place], ToolResultMessage)
+    kept_tokens = 0
+    for position in range(len(messages) - 1, start - 1, -1):
+        valid = not isinstance(messages[position], ToolResultMessage)
         if valid:
-            index = place
-        kept += message_tokens(messages[place])
+            index = position
+        kept_tokens += message_tokens(messages[position])
         # If only tool results follow, the message that made the calls is kept with them.
-        if kept >= keep_tokens and index is not None:
+        if kept_tokens >= keep_tokens and index is not None:
             break
     if index is None:
         return Cut(start)
     if isinstance(messages[index], UserMessage):
         return Cut(index)
-    before = (place for place in range(index - 1, start - 1, -1) if isinstance(messages[place], UserMessage))
+    before = (position for position in range(index - 1, start - 1, -1) if isinstance(messages[position], UserMessage))
     return Cut(index, next(before, None))
 
 
@@ -390,11 +389,11 @@ def _plan(job: CompactionJob, context: Context, previous: dict[str, Any], pins: 
     files.take(leaving)
     kept_tokens = round(sum(sizes[cut.index :]) * density)
     taken = kept_tokens + text_tokens(pinned_block([pin.text for pin in pins]))
-    said = str(previous.get("summary") or "")
+    summary = str(previous.get("summary") or "")
     return CompactionPlan(
         first_kept_id=context.entry_ids[cut.index],
         compaction_id=context.compaction_id,
-        task=_task(job, context, cut, start, said, taken, density),
+        task=_task(job, context, cut, start, summary, taken, density),
         kept_tokens=kept_tokens,
         tokens_before=tokens_before,
         files=files,
@@ -478,7 +477,7 @@ def _files(previous: dict[str, Any]) -> FileOps:
     if previous.get("fromHook") or not isinstance(details, dict):
         return FileOps()
     lists = [details.get(name) for name in ("readFiles", "modifiedFiles")]
-    read, modified = ({str(path) for path in found} if isinstance(found, list) else set[str]() for found in lists)
+    read, modified = ({str(path) for path in paths} if isinstance(paths, list) else set[str]() for paths in lists)
     return FileOps(read=read, modified=modified)
 
 
@@ -834,8 +833,10 @@ class OverflowRecovery:
         if suspected:
             self._before = self._window.suspect(), self._window.answers
             return None
-        said = self._window.was_too_large(error)
-        self._count = said.prompt if said.prompt is not None and said.prompt < self._window.budget.window else None
+        counts = self._window.was_too_large(error)
+        self._count = (
+            counts.prompt if counts.prompt is not None and counts.prompt < self._window.budget.window else None
+        )
         try:
             check_room(self._window.budget)
         except DoesNotFit as problem:
@@ -966,15 +967,15 @@ class CompactionHooks:
 
 async def _answer(hook: BeforeHook, about: BeforeCompact) -> HookAnswer:
     """Calls the hook and converts a returned dict. Raises ``TypeError`` for a return value of another form."""
-    said: Any = hook(about)
-    said = await said if inspect.isawaitable(said) else said
-    if said is None or isinstance(said, Cancel | CompactionResult):
-        return said
-    if isinstance(said, dict) and said.get("cancel"):
-        return Cancel(str(said.get("reason") or ""))
-    made = said.get("compaction") if isinstance(said, dict) else None
+    answer: Any = hook(about)
+    answer = await answer if inspect.isawaitable(answer) else answer
+    if answer is None or isinstance(answer, Cancel | CompactionResult):
+        return answer
+    if isinstance(answer, dict) and answer.get("cancel"):
+        return Cancel(str(answer.get("reason") or ""))
+    made = answer.get("compaction") if isinstance(answer, dict) else None
     if not isinstance(made, dict) or not str(made.get("summary") or "").strip():
-        raise TypeError(f"session_before_compact returned neither a cancellation nor a summary: {said!r:.200}")
+        raise TypeError(f"session_before_compact returned neither a cancellation nor a summary: {answer!r:.200}")
     return CompactionResult(
         summary=str(made["summary"]),
         first_kept_entry_id=str(made.get("firstKeptEntryId") or about.first_kept_entry_id),
@@ -987,8 +988,8 @@ async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s:
     """Calls the hook with a time limit. Logs an error and returns None if it fails."""
     try:
         async with asyncio.timeout(longest_s):
-            said: Any = hook(about)
-            return await said if inspect.isawaitable(said) else said
+            answer: Any = hook(about)
+            return await answer if inspect.isawaitable(answer) else answer
     except Exception:
         log.exception("a hook failed for session %s", about.session_key)
         return None

@@ -160,8 +160,8 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
     config = runtime.config.current
     if await asyncio.to_thread(workspace_closed, prepared.workplace.sandbox, prepared.workplace.folder):
         return False
-    said = settled(transcript.context().messages)
-    if not said:
+    conversation = settled(transcript.context().messages)
+    if not conversation:
         return False
     now = runtime.clock.now_ms()
     words, system = texts(settings, now, config.agents.defaults.user_timezone)
@@ -171,9 +171,9 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
     calls = BilledCalls(
         runtime, prepared.turn.agent_id, prepared.turn.session_key, transcript, "memory flush", keep=False, bill=bill
     )
-    kept = False
+    is_stored = False
     try:
-        messages = [*said, prompt]
+        messages = [*conversation, prompt]
         limit = prepared.timeout_s
         async with asyncio.timeout(LONGEST_FLUSH_S if limit is None else min(limit * LONGEST_SHARE, LONGEST_FLUSH_S)):
             await prepared.window.count(messages)
@@ -187,13 +187,13 @@ async def _flush(runtime: Runtime, transcript: Transcript, prepared: Prepared, b
             return False
         await _store(runtime, transcript, words, ended.messages)
         await calls.stored()
-        kept = True
+        is_stored = True
     except TimeoutError:
         log.warning("memory flush of %s took too long; the next message retries it", prepared.turn.session_key)
         return False
     finally:
-        if not kept:
-            await calls.write_down()
+        if not is_stored:
+            await calls.persist()
     await _record(runtime, prepared)
     return True
 

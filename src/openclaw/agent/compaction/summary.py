@@ -101,7 +101,7 @@ class SummaryFailed(Exception):
 
 
 class SummaryTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be summarised. One of ``history`` and ``prefix`` may be empty."""
+    """The messages to summarise. One of ``history`` and ``prefix`` may be empty."""
 
     history: Sequence[Message]
     prefix: Sequence[Message] = ()
@@ -176,8 +176,8 @@ class Summariser:
             prefix = excerpts(task.prefix, self._prefix_tokens * 2)
         if task.history and len(history) < SHORTEST_SUMMARY:
             size = await with_many(len(task.history), lambda: prompt_tokens(task.history))
-            said = excerpts(task.history, min(task.most_tokens, size) * 2)
-            history = f"{history}\n\n## What was said\n{said}"
+            excerpt = excerpts(task.history, min(task.most_tokens, size) * 2)
+            history = f"{history}\n\n## What was said\n{excerpt}"
         text = history if not prefix else f"{history or NO_HISTORY}{SPLIT_SEPARATOR}{prefix}"
         text = _with_needs(text, task, task.most_tokens * 2)
         if (fault := fault_of(text, task.replaced_tokens, task.most_tokens)) is not None:
@@ -207,14 +207,14 @@ class Summariser:
             return await self._in_pieces(texts, task)
         complaint = ""
         while True:
-            said = await self._ask(texts[0], task, task.previous, self._history_tokens, complaint)
-            problem = self._problem(said, task)
+            summary = await self._ask(texts[0], task, task.previous, self._history_tokens, complaint)
+            problem = self._problem(summary, task)
             if problem is None:
-                return said
+                return summary
             self.refused.append(problem)
             if self.calls >= self._most_calls:
-                if fault_of(said, task.replaced_tokens, task.most_tokens) is None:
-                    return said  # It only lost some lines. The caller appends them.
+                if fault_of(summary, task.replaced_tokens, task.most_tokens) is None:
+                    return summary  # It only lost some lines. The caller appends them.
                 raise SummaryFailed(f"the summary was refused: {problem}")
             complaint = f"\n\nA summary you wrote before was refused because {problem}. Write a better one."
 
@@ -230,12 +230,12 @@ class Summariser:
         """Summarises a history that does not fit one request. Each call continues the summary of the piece before."""
         so_far = task.previous
         for number, text in enumerate(texts, 1):
-            said = await self._ask(text, task, so_far, self._history_tokens)
-            fault = fault_of(said, task.replaced_tokens, task.most_tokens)
+            summary = await self._ask(text, task, so_far, self._history_tokens)
+            fault = fault_of(summary, task.replaced_tokens, task.most_tokens)
             if fault is not None:
                 self.refused.append(fault)
                 raise SummaryFailed(f"part {number} of the summary was refused: {fault}")
-            so_far = said
+            so_far = summary
         return so_far
 
     async def _prefix(self, task: SummaryTask, *, ask: bool) -> str:
@@ -244,10 +244,10 @@ class Summariser:
             return excerpts(task.prefix, self._prefix_tokens * 2)
         room = self._room(PREFIX + SYSTEM, self._prefix_tokens)
         text = (await with_many(len(task.prefix), lambda: pieces(task.prefix, room, 1)))[0]
-        said = await self._call(f"<conversation>\n{text}\n</conversation>\n\n{PREFIX}", self._prefix_tokens, "off")
-        if (fault := fault_of(said, task.replaced_tokens, task.most_tokens)) is not None:
+        summary = await self._call(f"<conversation>\n{text}\n</conversation>\n\n{PREFIX}", self._prefix_tokens, "off")
+        if (fault := fault_of(summary, task.replaced_tokens, task.most_tokens)) is not None:
             raise SummaryFailed(f"the summary of the turn's beginning was refused: {fault}")
-        return said
+        return summary
 
     async def branch(self, messages: Sequence[Message], most_tokens: int) -> str:
         """The summary of a branch that the person leaves."""
@@ -304,9 +304,9 @@ def without_model(task: SummaryTask) -> str:
     if previous := task.previous.replace(WITHOUT_MODEL, "").strip():
         parts.append(cut_text(previous, room // 2))
     room -= sum(len(part) for part in parts) + 200
-    said = excerpts([*task.history, *task.prefix], max(0, room // 2))
-    if said:
-        parts.append(f"## What was said\n{said}")
+    excerpt = excerpts([*task.history, *task.prefix], max(0, room // 2))
+    if excerpt:
+        parts.append(f"## What was said\n{excerpt}")
     return _with_needs("\n\n".join(parts), task, task.most_tokens * 4)
 
 
@@ -411,8 +411,8 @@ def _assistant(message: AssistantMessage, text_chars: int) -> str:
 
 
 def _call(call: ToolCall, text_chars: int) -> str:
-    given = (f"{key}={msgspec.json.encode(value).decode()}" for key, value in call.arguments.items())
-    return f"{call.name}({', '.join(cut_text(value, text_chars) for value in given)})"
+    arguments = (f"{key}={msgspec.json.encode(value).decode()}" for key, value in call.arguments.items())
+    return f"{call.name}({', '.join(cut_text(value, text_chars) for value in arguments)})"
 
 
 def conversation(messages: Sequence[Message]) -> str:
@@ -436,9 +436,9 @@ def pieces(messages: Sequence[Message], most_tokens: int, most_pieces: int) -> l
     count = sum(1 for message in messages if labelled(message, output_chars, text_chars))
     backwards = (part for message in reversed(messages) if (part := labelled(message, output_chars, text_chars)))
     last = _packed(backwards, most_tokens, most_pieces)[: most_pieces - 1]
-    kept = [packed[0], *(piece[::-1] for piece in reversed(last))]
-    texts = ["\n\n".join(piece) for piece in kept]
-    texts[0] += f"\n\n[… {count - sum(map(len, kept))} messages left out here …]"
+    groups = [packed[0], *(piece[::-1] for piece in reversed(last))]
+    texts = ["\n\n".join(piece) for piece in groups]
+    texts[0] += f"\n\n[… {count - sum(map(len, groups))} messages left out here …]"
     return texts
 
 
@@ -472,8 +472,8 @@ def excerpts(messages: Sequence[Message], most_chars: int) -> str:
         if isinstance(message, ToolResultMessage):
             continue
         who = "User" if isinstance(message, UserMessage) else "Assistant"
-        said = user_text(message) if isinstance(message, UserMessage) else message.text
-        words = shortened(said, 200)
+        text = user_text(message) if isinstance(message, UserMessage) else message.text
+        words = shortened(text, 200)
         if not words:
             continue
         line = f"- {who}: {words}"
@@ -615,8 +615,8 @@ def _of_text(text: str, *, with_identifiers: bool) -> Iterable[Need]:
             continue
         for sentence in _sentences(line):
             identifiers = identifiers_in(sentence) if with_identifiers else ()
-            told = with_identifiers and not sentence.rstrip().endswith("?") and _FACT.search(sentence)
-            if identifiers or told or _TASK.match(sentence) or _DECISION.search(sentence):
+            is_fact = with_identifiers and not sentence.rstrip().endswith("?") and _FACT.search(sentence)
+            if identifiers or is_fact or _TASK.match(sentence) or _DECISION.search(sentence):
                 yield Need(_bare(sentence), identifiers)
 
 
@@ -637,15 +637,15 @@ def _bare(line: str) -> str:
 
 def identifiers_in(text: str) -> tuple[str, ...]:
     """The ids, paths, addresses, dates and long numbers in a text, each once."""
-    found: dict[str, None] = {}
+    identifiers: dict[str, None] = {}
     for word in text.split():
         bare = word.strip("\"'`()<>[]{}.,;:!?*")
         # The check for plain words makes this twenty times faster.
         if not bare.isalpha() and (match := _IDENTIFIER.search(bare[:LONGEST_IDENTIFIER])) is not None:
-            found[match.group().rstrip(".,;:")] = None
+            identifiers[match.group().rstrip(".,;:")] = None
     for number in _PHONE.finditer(text):
-        found[number.group()] = None
-    return tuple(found)
+        identifiers[number.group()] = None
+    return tuple(identifiers)
 
 
 def fault_of(summary: str, replaced_tokens: int, most_tokens: int) -> str | None:

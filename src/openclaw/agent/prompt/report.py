@@ -111,7 +111,7 @@ class ReportStore:
         self._at_hand: OrderedDict[int, tuple[object, str]] = OrderedDict()
         """By their addresses: objects that many runs share, and their digests. Holding them keeps the address."""
 
-    async def keep(self, report: PromptReport) -> dict[str, Any]:
+    async def persist(self, report: PromptReport) -> dict[str, Any]:
         """Stores the report and returns its small form for the session's entry, with the digest of the blob.
 
         The digest is left out if the disk refuses the blob. The run goes on without it.
@@ -121,9 +121,9 @@ class ReportStore:
 
     async def same(self, thing: object, encode: Callable[[], bytes]) -> str:
         """Like ``once``, for an object that many runs share. It is encoded only the first time."""
-        known = self._at_hand.get(id(thing))
-        if known is not None and known[0] is thing:
-            return known[1]
+        cached = self._at_hand.get(id(thing))
+        if cached is not None and cached[0] is thing:
+            return cached[1]
         if digest := await self.once(encode()):
             self._at_hand[id(thing)] = (thing, digest)
             if len(self._at_hand) > self.MOST_AT_HAND:
@@ -147,15 +147,15 @@ class ReportStore:
 
 async def stored_report(entry: SessionEntry | None, blobs: BlobStore) -> dict[str, Any] | None:
     """The report of the session's last run, or None. Entries of older versions hold the whole report."""
-    kept = (entry or {}).get("systemPromptReport")
-    if not isinstance(kept, dict) or kept.get("source") != "run":
+    stored = (entry or {}).get("systemPromptReport")
+    if not isinstance(stored, dict) or stored.get("source") != "run":
         return None
-    if "systemPrompt" in kept:
-        return kept
-    data = await blobs.get(str(kept.get("blob")))
+    if "systemPrompt" in stored:
+        return stored
+    data = await blobs.get(str(stored.get("blob")))
     if data is None:
         return None
-    own = {name: kept[name] for name in _OF_THE_RUN if name in kept}
+    own = {name: stored[name] for name in _OF_THE_RUN if name in stored}
     return {**own, **msgspec.json.decode(data, type=dict[str, Any])}
 
 
@@ -181,8 +181,8 @@ def context_detail(report: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     skills: list[dict[str, Any]] = report["skills"]["entries"]
     tools: list[dict[str, Any]] = report["tools"]["entries"]
     lines = ["🧠 Context breakdown (detailed)", *_parts(report)]
-    if told := (report.get("turnFacts") or {}).get("chars"):
-        lines.append(f"Turn facts (time, model, channel, levels; behind the newest message): {sized(told)}")
+    if chars := (report.get("turnFacts") or {}).get("chars"):
+        lines.append(f"Turn facts (time, model, channel, levels; behind the newest message): {sized(chars)}")
     lines.append("")
     lines += _top("Top skills (prompt entry size):", skills, "blockChars", "skills")
     lines += _top("Top tools (schema size):", tools, "schemaChars", "tools")

@@ -243,7 +243,7 @@ class SystemPrompt(msgspec.Struct, kw_only=True):
     specs: list[ToolSpec] = []
     """The agent's own tools, then the caller's."""
     overhead: int = 0
-    """The estimated tokens that the prompt and the tools take in every request."""
+    """The estimated tokens of the prompt and the tools in every request."""
     framing: Framing = False
     """Whether the model wraps its answer in tags. See ``Framing``."""
     report: dict[str, Any] = {}
@@ -298,9 +298,9 @@ class PromptCache:
         if client_tools:
             return build_system_prompt(facts, client_tools)
         key = (facts.agent_id, facts.model.ref, facts.mode, facts.extra, str(facts.sandbox), *facts.owners)
-        known = self._known.get(key)
-        if known is not None and known[0] == facts:
-            return known[1]
+        cached = self._known.get(key)
+        if cached is not None and cached[0] == facts:
+            return cached[1]
         prompt = build_system_prompt(facts)
         self._known[key] = (facts, prompt)
         while len(self._known) > MOST_KEPT:

@@ -292,9 +292,9 @@ class WorkspaceSnapshots:
 
     async def of(self, agent_id: str, config: Config, workspace: Path, audience: Audience) -> WorkspaceSnapshot:
         """A current snapshot."""
-        known, now = self._known.get((agent_id, audience)), self._clock.monotonic()
-        if known is not None and known.is_current(config, now):
-            return known.snapshot
+        cached, now = self._known.get((agent_id, audience)), self._clock.monotonic()
+        if cached is not None and cached.is_current(config, now):
+            return cached.snapshot
         async with self._readying:
             if await asyncio.to_thread(self._prepare_workspace, config, workspace):
                 await self.first_sessions.begin_again(workspace)
@@ -317,10 +317,10 @@ class WorkspaceSnapshots:
         # A new file changes the time of its folder, so a file that does not exist is not watched.
         often = [workspace, *(path for name in _FILES if (path := workspace / name).exists())]
         rarely = [*repo_markers(workspace)[1:], *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
-        for place in skill_folders(config, self._state_dir, agent_id):
+        for source in skill_folders(config, self._state_dir, agent_id):
             # Skills can be kept in groups, so the folders one level down are watched too.
-            inside = [place.folder, *folders_in(place), *skill_files(place)]
-            (rarely if place.source == BUNDLED else often).extend(inside)
+            inside = [source.folder, *folders_in(source), *skill_files(source)]
+            (rarely if source.source == BUNDLED else often).extend(inside)
         often_paths, rarely_paths = [str(path) for path in often], [str(path) for path in rarely]
         # These are taken before anything is read. A change during the reading is noticed by the next check.
         often_states, rarely_states = _states(often_paths), _states(rarely_paths)

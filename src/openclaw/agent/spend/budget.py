@@ -75,7 +75,7 @@ _SCOPES = (("run", "This run"), ("session", "This session"), ("day", "This agent
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent in each of the three scopes."""
+    """The spending in each of the three scopes."""
 
     run: Usage | None = None
     session: Totals
@@ -152,16 +152,16 @@ def limits(budget: Budget, spent: Spent, reserved: Reserved | None = None) -> li
         "day": (spent.day.total_tokens, spent.day.total_cost, spent.day.missing_cost_entries),
     }
     waiting = {"run": sum_of(()), "session": sum_of(under_way.session), "day": sum_of(under_way.day)}
-    found: list[Limit] = []
+    rows: list[Limit] = []
     for scope, _ in _SCOPES:
         (tokens, dollars, unpriced), (more_tokens, more_dollars, calls) = used[scope], waiting[scope]
         if (most := getattr(budget, f"{scope}_tokens")) is not None:
             limit = Limit(key=f"{scope}Tokens", used=tokens, most=most, in_money=False)
-            found.append(msgspec.structs.replace(limit, reserved=more_tokens, under_way=calls))
+            rows.append(msgspec.structs.replace(limit, reserved=more_tokens, under_way=calls))
         if (most := getattr(budget, f"{scope}_usd")) is not None:
             limit = Limit(key=f"{scope}Usd", used=dollars, most=most, in_money=True, unpriced=unpriced)
-            found.append(msgspec.structs.replace(limit, reserved=more_dollars, under_way=calls))
-    return found
+            rows.append(msgspec.structs.replace(limit, reserved=more_dollars, under_way=calls))
+    return rows
 
 
 def affordable_output(found: Sequence[Limit], call: CallEstimate) -> tuple[int, Limit | None]:
@@ -174,7 +174,7 @@ def affordable_output(found: Sequence[Limit], call: CallEstimate) -> tuple[int, 
 
 
 def refusal(limit: Limit, call: CallEstimate, resets: str) -> str:
-    """The notice for a call that the limit does not allow. ``resets`` says when the limit holds anew."""
+    """The notice for a call that the limit does not allow. ``resets`` says when the limit is reset."""
     who = next(words for scope, words in _SCOPES if limit.key.startswith(scope))
     today = " today" if limit.key.startswith("day") else ""
     least = min(call.output, LEAST_OUTPUT)
@@ -188,7 +188,7 @@ def refusal(limit: Limit, call: CallEstimate, resets: str) -> str:
 
 
 def reset_text(key: str, now_ms: int, zone: tzinfo | None) -> str:
-    """When a limit holds anew, for people."""
+    """Describe when a limit is reset."""
     if key.startswith("day"):
         midnight = datetime.fromtimestamp(end_of_day_ms(now_ms, zone) / 1000, UTC).astimezone(zone)
         return f"It counts anew from {midnight:%Y-%m-%d %H:%M} ({midnight.tzname()})."
@@ -234,7 +234,7 @@ async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry |
     """The limits of the session's agent and how far they are used up. Empty: none are set."""
     if not is_limited(runtime.config.current, session.agent_id):
         return []
-    # The folder of the transcript tells which agent's day is added up, also when there is no transcript yet.
+    # The folder of the transcript names the agent whose day is added up. The transcript need not exist yet.
     nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
     transcript = await transcript_path(runtime, session, entry) or nothing
     head, family = await family_of(runtime, session.key)
@@ -300,7 +300,8 @@ async def reserve(runtime: Runtime, payer: Payer, call: CallEstimate) -> tuple[R
 
 def _reserved(held: Sequence[Reservation], agent_id: str, family: str) -> Reserved:
     return Reserved(
-        session=[one for one in held if one.family == family], day=[one for one in held if one.agent_id == agent_id]
+        session=[reservation for reservation in held if reservation.family == family],
+        day=[reservation for reservation in held if reservation.agent_id == agent_id],
     )
 
 
@@ -324,15 +325,15 @@ class PaidCalls:
     ) -> AssistantMessage:
         """Calls the model. Raises ``ModelError`` if the call could exceed a limit.
 
-        If the budget leaves only a part of the output limit, the request is sent with that, and ``limited`` is told.
+        If the budget leaves only a part of the output limit, the request is sent with that, and ``limited`` is called.
         """
         runtime, payer = self._runtime, self._payer
         if not is_limited(runtime.config.current, payer.agent_id):
             return await runtime.models.calls.call(request, payer.agent_id, on_event)
         book = runtime.models.spending.reservations
-        wanted = book.estimate(request, payer.session_key)
-        reservation, granted = await reserve(runtime, payer, wanted)
-        if granted.output < wanted.output:
+        estimate = book.estimate(request, payer.session_key)
+        reservation, granted = await reserve(runtime, payer, estimate)
+        if granted.output < estimate.output:
             request = msgspec.structs.replace(request, output_room=granted.output)
             limited(granted.output)
         used = Usage()
@@ -352,7 +353,7 @@ class PaidCalls:
         finally:
             reservation.tokens, reservation.usd = used.total_tokens, used.cost.total
             self._unwritten.append(reservation)
-            book.learn(request.model, payer.session_key, wanted, used)
+            book.learn(request.model, payer.session_key, estimate, used)
         return message
 
     def written(self) -> None:
@@ -365,7 +366,7 @@ class BilledCalls:
     """Makes the model calls of one piece of work in one session.
 
     With ``keep`` each call is charged in the transcript at once. Without it the caller stores the answers itself and
-    calls ``stored``, or calls ``write_down`` if it does not.
+    calls ``stored``, or calls ``persist`` if it does not.
     """
 
     def __init__(
@@ -418,7 +419,7 @@ class BilledCalls:
         if self._used_up:
             raise ModelError(f"a {self._purpose} may make {self._most_calls} model calls", kind="other")
         while True:
-            known = len(self._unwritten)
+            count = len(self._unwritten)
             self.made += 1
             model = candidates.current
             try:
@@ -430,8 +431,8 @@ class BilledCalls:
                         raise
                 if self._used_up:
                     raise
-                self._unseen += self._unwritten[known:]
-                del self._unwritten[known:]
+                self._unseen += self._unwritten[count:]
+                del self._unwritten[count:]
                 log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
 
     @property
@@ -459,10 +460,10 @@ class BilledCalls:
                 self._bill.add(usage)
                 self._unwritten.append(answer)
             if self._keep:
-                await self.write_down()
+                await self.persist()
         return message
 
-    async def write_down(self) -> None:
+    async def persist(self) -> None:
         """Writes the usage of the answers that are not in the transcript."""
         while waiting := self._unseen or self._unwritten:
             message = waiting.pop(0)
@@ -477,7 +478,7 @@ class BilledCalls:
     async def stored(self) -> None:
         """The caller has stored the answers with their usage."""
         self._unwritten.clear()
-        await self.write_down()
+        await self.persist()
 
 
 class BilledEmbeddings:

@@ -83,22 +83,22 @@ class Latency(msgspec.Struct):
         self.count += 1
         self.total_ms += ms
         self.least_ms, self.most_ms = min(self.least_ms, ms), max(self.most_ms, ms)
-        place = math.ceil(math.log(max(ms, 1)) * _STEPS)
-        self.buckets[place] = self.buckets.get(place, 0) + 1
+        bucket = math.ceil(math.log(max(ms, 1)) * _STEPS)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def join(self, other: Latency) -> None:
         self.count += other.count
         self.total_ms += other.total_ms
         self.least_ms, self.most_ms = min(self.least_ms, other.least_ms), max(self.most_ms, other.most_ms)
-        for place, count in other.buckets.items():
-            self.buckets[place] = self.buckets.get(place, 0) + count
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def percentile_ms(self, share: float) -> int:
         left = math.ceil(self.count * share)
-        for place in sorted(self.buckets):
-            left -= self.buckets[place]
+        for bucket in sorted(self.buckets):
+            left -= self.buckets[bucket]
             if left <= 0:
-                return min(max(round(math.exp(place / _STEPS)), self.least_ms), self.most_ms)
+                return min(max(round(math.exp(bucket / _STEPS)), self.least_ms), self.most_ms)
         return self.most_ms
 
     def figures(self) -> LatencyFigures:
@@ -261,11 +261,11 @@ def _read_on(path: Path, before: FileSpend | None) -> FileSpend:
     if path.suffix == SUFFIX:
         return _read_compressed(path, before)
     with path.open("rb") as file:
-        found = os.fstat(file.fileno())
+        stat = os.fstat(file.fileno())
         spend = before
-        if spend is None or spend.inode != found.st_ino or spend.offset > found.st_size:
-            spend = FileSpend(inode=found.st_ino)
-        if spend.offset == found.st_size:
+        if spend is None or spend.inode != stat.st_ino or spend.offset > stat.st_size:
+            spend = FileSpend(inode=stat.st_ino)
+        if spend.offset == stat.st_size:
             return spend
         file.seek(spend.offset)
         while line := file.readline(LONGEST_LINE):
@@ -278,10 +278,10 @@ def _read_on(path: Path, before: FileSpend | None) -> FileSpend:
 
 def _read_compressed(path: Path, before: FileSpend | None) -> FileSpend:
     """Reads a compressed transcript. It never grows, so that ``offset`` is its whole size."""
-    found = path.stat()
-    if before is not None and (before.inode, before.offset) == (found.st_ino, found.st_size):
+    stat = path.stat()
+    if before is not None and (before.inode, before.offset) == (stat.st_ino, stat.st_size):
         return before
-    spend = FileSpend(inode=found.st_ino, offset=found.st_size)
+    spend = FileSpend(inode=stat.st_ino, offset=stat.st_size)
     rest = b""
     for block in decompressed_blocks(path):
         *lines, rest = (rest + block).split(b"\n")
@@ -371,14 +371,14 @@ class Spending:
         async with self._lock:
             if self._lines is None:
                 return await asyncio.to_thread(lambda: what(self._read(_transcripts(places, since_ms))))
-            found = await self._read_lines(self._lines, places, since_ms)
-            return await asyncio.to_thread(what, found)
+            spends = await self._read_lines(self._lines, places, since_ms)
+            return await asyncio.to_thread(what, spends)
 
     async def _read_lines(
         self, source: TranscriptLines, places: Sequence[Path], since_ms: int
     ) -> dict[Path, FileSpend]:
         """Reads the lines that are new. ``inode`` and ``offset`` are the id and the number of the last line read."""
-        found = await asyncio.to_thread(self._read, [place for place in places if place.name == AGENT_BILL])
+        spends = await asyncio.to_thread(self._read, [folder for folder in places if folder.name == AGENT_BILL])
         for stored in await source.stored(places, since_ms):
             path = Path(stored.path)
             if not is_transcript(path.name):
@@ -390,34 +390,34 @@ class Spending:
                 for number, line in lines:
                     _take(line, spend)
                     spend.offset = number
-            found[path] = self._files[path] = spend
-        return found
+            spends[path] = self._files[path] = spend
+        return spends
 
     def _read(self, paths: Iterable[Path]) -> dict[Path, FileSpend]:
-        found: dict[Path, FileSpend] = {}
+        spends: dict[Path, FileSpend] = {}
         for path in paths:
             try:
-                found[path] = self._files[path] = _read_on(path, self._files.get(path))
+                spends[path] = self._files[path] = _read_on(path, self._files.get(path))
             except FileNotFoundError:
                 self._files.pop(path, None)
             except OSError as error:
                 log.warning("tokens and cost of %s are not counted: %s", path, error)
-        return found
+        return spends
 
 
 def _transcripts(places: Sequence[Path], since_ms: int) -> list[Path]:
-    found: dict[Path, None] = {}
-    for place in places:
-        if not place.is_dir():
-            found[place] = None
+    paths: dict[Path, None] = {}
+    for folder in places:
+        if not folder.is_dir():
+            paths[folder] = None
             continue
-        with os.scandir(place) as listing:
+        with os.scandir(folder) as listing:
             for item in listing:
                 # Another session may be archived at this moment, and its file renamed.
                 with contextlib.suppress(FileNotFoundError):
                     if is_transcript(item.name) and item.is_file() and item.stat().st_mtime_ns // 1_000_000 >= since_ms:
-                        found[Path(item.path)] = None
-    return list(found)
+                        paths[Path(item.path)] = None
+    return list(paths)
 
 
 def is_transcript(name: str) -> bool:
@@ -515,15 +515,15 @@ def _joined(points: list[Point]) -> Point:
 
 def prices(catalogue: Catalogue) -> PriceOf:
     """A function that looks up each model once. The price is None if the catalogue does not know the model."""
-    known: dict[tuple[str, str], Price | None] = {}
+    cached: dict[tuple[str, str], Price | None] = {}
 
     def price_of(provider: str, model: str) -> Price | None:
-        if (provider, model) not in known:
+        if (provider, model) not in cached:
             try:
-                known[provider, model] = catalogue.resolve(f"{provider}/{model}").cost
+                cached[provider, model] = catalogue.resolve(f"{provider}/{model}").cost
             except UnknownModel:
-                known[provider, model] = None
-        return known[provider, model]
+                cached[provider, model] = None
+        return cached[provider, model]
 
     return price_of
 
@@ -542,9 +542,9 @@ def begins_ms(days: Days) -> int:
 
 def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
     """The folders that may hold transcripts of these agents, each once."""
-    found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
-    bills = [agent_bill(folder) for folder in found]
-    return list(dict.fromkeys([*found, *(Path(runtime.stores.transcripts.folder(agent)) for agent in agents), *bills]))
+    paths = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
+    bills = [agent_bill(folder) for folder in paths]
+    return list(dict.fromkeys([*paths, *(Path(runtime.stores.transcripts.folder(agent)) for agent in agents), *bills]))
 
 
 def agent_bill(folder: Path) -> Path:
@@ -554,8 +554,8 @@ def agent_bill(folder: Path) -> Path:
 
 async def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:
     """Where the session's transcript is. None: it has none yet."""
-    found = await runtime.stores.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
-    return Path(found) if found else None
+    path = await runtime.stores.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
+    return Path(path) if path else None
 
 
 async def session_totals(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Totals:
@@ -714,5 +714,9 @@ def most_output(request: ModelRequest) -> int:
 
 def sum_of(reservations: Iterable[Reservation]) -> tuple[int, float, int]:
     """The tokens and dollars of the reservations together, and their number."""
-    found = list(reservations)
-    return sum(one.tokens for one in found), sum(one.usd for one in found), len(found)
+    listed = list(reservations)
+    return (
+        sum(reservation.tokens for reservation in listed),
+        sum(reservation.usd for reservation in listed),
+        len(listed),
+    )

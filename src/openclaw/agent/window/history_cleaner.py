@@ -124,10 +124,10 @@ class HistoryCleaner:
         return self._shown
 
     def refused(self, now_ms: int) -> bool:
-        """Notes that the provider refused the last request. True: the next request will be in the plain form.
+        """Note that the provider rejected the last request. Returns True if the next one will be in the plain form.
 
-        False: the request was in the plain form already, so the conversation is not the cause. From then on it is sent
-        in its usual form again.
+        Returns False if the request was in the plain form already, so the conversation is not the cause. From then on
+        it is sent in its usual form again.
         """
         if is_plain(self._shown):
             self._plain_until = -1
@@ -149,17 +149,17 @@ class CleanedMessages:
 
     def new(self, messages: list[Message]) -> list[Message]:
         """The messages that are not cleaned yet: all of them if the list begins differently."""
-        known = len(self._source)
-        return messages[known:] if self._source == messages[:known] else messages
+        count = len(self._source)
+        return messages[count:] if self._source == messages[:count] else messages
 
     def clean(
         self, messages: list[Message], model: Model, images: ImageCache, max_side: int = MAX_SIDE
     ) -> list[Message]:
         """The messages as they may be sent."""
-        known = len(self._source)
-        if self._source != messages[:known]:
-            known, self._source, self._out, self._pictures = 0, [], [], []
-        for message in messages[known:]:
+        count = len(self._source)
+        if self._source != messages[:count]:
+            count, self._source, self._out, self._pictures = 0, [], [], []
+        for message in messages[count:]:
             self._source.append(message)
             if isinstance(message, AssistantMessage):
                 self._out += without_failed([message]) if message.stop_reason in FAILED_STOPS else (message,)
@@ -171,9 +171,9 @@ class CleanedMessages:
         sent = self._out.copy()
         if not self._pictures or "image" not in model.input:
             return sent
-        shown = [replace_images(sent[place], lambda block: images.shown(block, max_side)) for place in self._pictures]
-        for place, message in zip(self._pictures, newest_images(shown), strict=True):
-            sent[place] = message
+        shown = [replace_images(sent[index], lambda block: images.shown(block, max_side)) for index in self._pictures]
+        for index, message in zip(self._pictures, newest_images(shown), strict=True):
+            sent[index] = message
         return sent
 
 
@@ -203,8 +203,8 @@ def limit_turns(messages: list[Message], limit: int) -> list[Message]:
     """The messages from the ``limit``-th last one of the user on. 0 or less means all messages."""
     if limit <= 0:
         return messages
-    asked = [place for place, message in enumerate(messages) if isinstance(message, UserMessage)]
-    return messages[asked[-limit] :] if limit <= len(asked) else messages
+    questions = [index for index, message in enumerate(messages) if isinstance(message, UserMessage)]
+    return messages[questions[-limit] :] if limit <= len(questions) else messages
 
 
 def max_result_chars(window: int) -> int:
@@ -248,8 +248,8 @@ def _unforged(block: UserBlock) -> UserBlock:
 
 def _marker(source: dict[str, Any]) -> str:
     named = {"sourceSession": "sourceSessionKey", "sourceChannel": "sourceChannel", "sourceTool": "sourceTool"}
-    told = [f"{name}={_word(source[key])}" for name, key in named.items() if source.get(key)]
-    return " ".join([INTER_SESSION, *told, "isUser=false"])
+    facts = [f"{name}={_word(source[key])}" for name, key in named.items() if source.get(key)]
+    return " ".join([INTER_SESSION, *facts, "isUser=false"])
 
 
 def _word(value: Any) -> str:
@@ -260,7 +260,7 @@ def _word(value: Any) -> str:
 
 
 def dm_history_limit(config: Config, session_key: str) -> int:
-    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``. 0 is no limit, as in all other chats."""
+    """Return ``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``. 0 means unlimited, as elsewhere."""
     lowered = session_key.lower()
     if ":direct:" not in lowered and ":dm:" not in lowered:
         return 0
@@ -268,14 +268,14 @@ def dm_history_limit(config: Config, session_key: str) -> int:
     if segments[0] == "agent":
         segments = segments[2:]
     # <channel>:direct:<person> or <channel>:<account>:direct:<person>
-    place = next((place for place in (1, 2) if segments[place : place + 1] in (["direct"], ["dm"])), None)
-    if place is None or place + 1 >= len(segments):
+    index = next((index for index in (1, 2) if segments[index : index + 1] in (["direct"], ["dm"])), None)
+    if index is None or index + 1 >= len(segments):
         return 0
     channel = segments[0]
-    account = account_settings(config, channel, segments[1] if place == 2 else None)
+    account = account_settings(config, channel, segments[1] if index == 2 else None)
     if account is None:
         return 0
-    person = re.split(r":(?:thread|topic):", ":".join(segments[place + 1 :]))[0]
+    person = re.split(r":(?:thread|topic):", ":".join(segments[index + 1 :]))[0]
     own = next((value.history_limit for name, value in account.dms.items() if name.lower() == person), None)
     return (account.dm_history_limit if own is None else own) or 0
 
@@ -312,7 +312,7 @@ def _words(message: Message) -> tuple[type[Message], object]:
 
 def plain_upto(messages: list[Message], moment_ms: int) -> list[Message]:
     """The messages until that time in their plain form, and the rest as they are."""
-    count = max((place + 1 for place, message in enumerate(messages) if message.timestamp <= moment_ms), default=0)
+    count = max((index + 1 for index, message in enumerate(messages) if message.timestamp <= moment_ms), default=0)
     while count < len(messages) and isinstance(messages[count], ToolResultMessage):
         count += 1
     return [*plain(messages[:count]), *messages[count:]]
@@ -364,7 +364,7 @@ class ImageCache:
 
     def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
         self._known: OrderedDict[tuple[int, int, str, int], UserBlock | None] = OrderedDict()
-        """None: the picture is sent as it is."""
+        """None if the picture is sent unchanged."""
         self._lock = threading.Lock()
         self._most_bytes = most_bytes
         self.kept_bytes = 0
@@ -376,7 +376,7 @@ class ImageCache:
             await off_loop(lambda: [self.shown(block, max_side) for block in blocks])
 
     def shown(self, block: ImageBlock, max_side: int = MAX_SIDE) -> UserBlock:
-        """What is sent: the picture, a smaller one, or a sentence instead. It is slow if it was not prepared."""
+        """Return the picture, a smaller one, or a sentence in its place. Slow if it was not prepared."""
         # Python stores the hash of a string with the string, so it is computed only once.
         key = hash(block.data), len(block.data), block.mime_type, max_side
         with self._lock:
@@ -384,11 +384,11 @@ class ImageCache:
                 self._known.move_to_end(key)
                 return self._known[key] or block
         fitted = fitted_image(block, max_side)
-        kept = None if fitted is block else fitted
+        cached = None if fitted is block else fitted
         with self._lock:
             if key not in self._known:
-                self._known[key] = kept
-                self.kept_bytes += _size(kept)
+                self._known[key] = cached
+                self.kept_bytes += _size(cached)
             while len(self._known) > MOST_KEPT or (self.kept_bytes > self._most_bytes and len(self._known) > 1):
                 _, oldest = self._known.popitem(last=False)
                 self.kept_bytes -= _size(oldest)

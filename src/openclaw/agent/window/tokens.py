@@ -107,11 +107,11 @@ class GrowingSum:
 
     def further(self, messages: list[Message]) -> int | None:
         """The sum if the list begins with the messages that were counted before, else None."""
-        known = len(self._counted)
+        count = len(self._counted)
         # Comparing lists of the same objects is a thousand times cheaper than counting the tokens.
-        if self._counted != messages[:known]:
+        if self._counted != messages[:count]:
             return None
-        for place, message in enumerate(messages[known:], known):
+        for index, message in enumerate(messages[count:], count):
             size = prompt_size(message)
             self._sums.append(self._total)
             self._least_sums.append(self._least_total)
@@ -119,13 +119,13 @@ class GrowingSum:
             self._least_total += min(size, LEAST_SHORTENED)
             self._counted.append(message)
             if self._marks(message):
-                self.marked.append(place)
+                self.marked.append(index)
         return self._total
 
     def uncounted(self, messages: list[Message]) -> int:
         """The number of messages that ``of`` would count."""
-        known = len(self._counted)
-        return len(messages) - known if self._counted == messages[:known] else len(messages)
+        count = len(self._counted)
+        return len(messages) - count if self._counted == messages[:count] else len(messages)
 
     def before(self, place: int) -> int:
         """The sum of the counted messages before ``place``."""
@@ -200,7 +200,7 @@ def context_estimate(messages: Sequence[Message], since_ms: int = -1) -> int:
 class TokenMeasure:
     """What the provider told about the prompts of one session with one model. Estimates are corrected by it.
 
-    A prompt that the provider counted has exactly that size afterwards. What comes after it is estimated in proportion.
+    A prompt that the provider counted has exactly that size afterwards. Later messages are estimated in proportion.
     """
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ class TokenMeasure:
         self.learnt = True
 
     def refuse(self, overhead: int, messages: int, window: int, said: NamedCounts) -> None:
-        """Takes a refusal of a prompt as too large. What it names is believed; otherwise the estimate is raised."""
+        """Learn from a rejected prompt: adopt the counts that the refusal names, else raise the estimate."""
         if said.limit is not None:
             self.window = window = min(window, said.limit)
         if said.prompt is not None:
@@ -237,15 +237,15 @@ class TokenMeasure:
             if said.prompt < window:
                 return  # The prompt alone would fit. It was refused together with the room for its answer.
         if overhead * self.fixed + messages * self.density <= window:
-            wanted = (window * 1.1 - overhead * self.fixed) / max(messages, 1)
-            self.density = _bounded(max(self.density * 1.6, wanted))
+            density = (window * 1.1 - overhead * self.fixed) / max(messages, 1)
+            self.density = _bounded(max(self.density * 1.6, density))
         self.learnt = True
 
     def copy(self) -> TokenMeasure:
-        """Return what is known now, for ``go_back``."""
+        """Return what is known now, for ``rewind``."""
         return copy.copy(self)
 
-    def go_back(self, before: TokenMeasure) -> None:
+    def rewind(self, before: TokenMeasure) -> None:
         """Forget what was learnt since the copy was made."""
         vars(self).update(vars(before))
 
@@ -255,14 +255,14 @@ class TokenMeasure:
         ``sums`` has counted the messages.
         """
         self.learnt = True
-        for place in range(len(messages) - 1, -1, -1):
-            message = messages[place]
+        for index in range(len(messages) - 1, -1, -1):
+            message = messages[index]
             if not isinstance(message, AssistantMessage) or not is_measured(message):
                 continue
             same = (message.provider, message.model) == (model.provider, model.id)
             if not same or message.timestamp <= since_ms:
                 return
-            estimated, counted = sums.before(place), reported_prompt(message.usage)
+            estimated, counted = sums.before(index), reported_prompt(message.usage)
             # A count below the estimate and near the window may be that of a prompt that was shortened to fit.
             if counted >= overhead + estimated or counted * 4 < model.context_window * 3:
                 self._believe(overhead, estimated, counted)

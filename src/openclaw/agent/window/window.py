@@ -105,7 +105,7 @@ class PromptWindow:
         self._pruning = pruning
         self.pruner: Pruner | None = None
         self._pruned: dict[str, tuple[Message, ToolResultMessage]] = {}
-        """What was pruned on this branch so far. See ``Pruner``."""
+        """The results pruned on this branch so far. See ``Pruner``."""
         self._all, self._shown = GrowingSum(_is_pin_note), GrowingSum()
         """The sums of all messages, and of the messages that are left after pruning."""
         self._recent = RecentTurns()
@@ -223,16 +223,16 @@ class PromptWindow:
 
     def clear(self, before: TokenMeasure) -> None:
         """Take ``suspect`` back: the size of the prompt was not the problem."""
-        self._measure.go_back(before)
+        self._measure.rewind(before)
 
     def was_too_large(self, refusal: str) -> NamedCounts:
         """Corrects the estimate after the provider refused the last prompt. Returns the numbers that it named.
 
         Numbers in words that nobody knows may mean anything, so they are not read.
         """
-        said = named_counts(refusal) if is_overflow(refusal) else NamedCounts()
-        self._measure.refuse(self._overhead, self._sent, self.budget.window, said)
-        return said
+        counts = named_counts(refusal) if is_overflow(refusal) else NamedCounts()
+        self._measure.refuse(self._overhead, self._sent, self.budget.window, counts)
+        return counts
 
 
 class RecentTurns(msgspec.Struct):
@@ -270,8 +270,8 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
             # A pin is refused if it does not fit, but the session may have got a model with a smaller window since.
             pinned = shortened(pinned, room * CHARS_PER_TOKEN // 2)
         result = [pinned, *_fit(rest, room - min(prompt_tokens([pinned]), room // 2))]
-    kept = {id(message) for message in result}
-    return Fitted(result, sum(1 for message in messages if id(message) not in kept))
+    kept_ids = {id(message) for message in result}
+    return Fitted(result, sum(1 for message in messages if id(message) not in kept_ids))
 
 
 def _fit(messages: Sequence[Message], room: int) -> list[Message]:
@@ -280,15 +280,15 @@ def _fit(messages: Sequence[Message], room: int) -> list[Message]:
         turns = _newest_turns(sized, room * MOST_SHORTENED)
         sized = _Sized(turns or sized.messages[next(iter(_asked(sized.messages)), len(messages)) :])
     # The mildest step comes first. Each stops as soon as the messages fit.
-    count, asked = len(sized.messages), _asked(sized.messages)
+    count, questions = len(sized.messages), _asked(sized.messages)
     for end in (count - RECENT, count):
         for chars in OUTPUT_CHARS:
             sized.shorten(range(end), chars, room, outputs_only=True)
     for chars in TEXT_CHARS:
-        sized.shorten(range(count), chars, room, but=frozenset(asked))
-    for place in sorted(asked, key=lambda place: sized.sizes[place], reverse=True):
+        sized.shorten(range(count), chars, room, but=frozenset(questions))
+    for index in sorted(questions, key=lambda index: sized.sizes[index], reverse=True):
         if sized.total > room:
-            sized.shorten_to_room(place, room)
+            sized.shorten_to_room(index, room)
     if sized.total <= room:
         return sized.messages
     return _newest_turns(sized, room) or _newest_steps(sized.messages, room)
@@ -307,13 +307,13 @@ class _Sized:
     ) -> None:
         """Shortens the messages at these places, the oldest first, until all of them fit."""
         messages, sizes = self.messages, self.sizes
-        for place in places:
+        for index in places:
             if self.total <= room:
                 return
-            if sizes[place] * CHARS_PER_TOKEN <= chars or place in but:
+            if sizes[index] * CHARS_PER_TOKEN <= chars or index in but:
                 continue
-            if not outputs_only or isinstance(messages[place], ToolResultMessage):
-                self._put(place, shortened(messages[place], chars))
+            if not outputs_only or isinstance(messages[index], ToolResultMessage):
+                self._put(index, shortened(messages[index], chars))
 
     def shorten_to_room(self, place: int, room: int) -> None:
         """Shortens one message to the room that the others leave, or to half of the room if that is more."""
@@ -331,9 +331,9 @@ class _Sized:
 def _asked(messages: Sequence[Message]) -> list[int]:
     """The places of what people said in the turn that has no answer yet, else of the last thing they said."""
     turn = open_turn(messages)
-    if said := [place for place in range(turn, len(messages)) if isinstance(messages[place], UserMessage)]:
-        return said
-    before = (place for place in range(turn - 1, -1, -1) if isinstance(messages[place], UserMessage))
+    if questions := [index for index in range(turn, len(messages)) if isinstance(messages[index], UserMessage)]:
+        return questions
+    before = (index for index in range(turn - 1, -1, -1) if isinstance(messages[index], UserMessage))
     return [*islice(before, 1)]
 
 
@@ -347,12 +347,12 @@ def _newest_turns(sized: _Sized, room: int) -> list[Message]:
     question = next(iter(_asked(messages)), len(messages))
     for head in ([*first, FORGOTTEN_NOTE], [FORGOTTEN_NOTE]):
         left, start = room - prompt_tokens(head), None
-        for place in range(len(messages) - 1, 0, -1):
-            left -= sizes[place]
+        for index in range(len(messages) - 1, 0, -1):
+            left -= sizes[index]
             if left < 0:
                 break
-            if place <= question and isinstance(messages[place], UserMessage):
-                start = place
+            if index <= question and isinstance(messages[index], UserMessage):
+                start = index
         if start is not None:
             # The note may be there already, if the conversation was cut before.
             return [*head, *messages[start + 1 if messages[start] == FORGOTTEN_NOTE else start :]]
@@ -361,26 +361,26 @@ def _newest_turns(sized: _Sized, room: int) -> list[Message]:
 
 def _newest_steps(result: list[Message], room: int) -> list[Message]:
     """Cuts a single turn that is too long to what people said in it and as many of its last steps as fit."""
-    asked, note = _asked(result), FORGOTTEN_NOTE
-    chars = max(200, room * CHARS_PER_TOKEN // (4 * max(1, len(asked))))
-    said = {place: shortened(result[place], chars, drop_images=True) for place in asked}
-    while len(said) > 1 and prompt_tokens(said.values()) > room // 2:
-        del said[next(iter(said))]
-    left, start = room - prompt_tokens([note, *said.values()]), len(result)
+    questions, note = _asked(result), FORGOTTEN_NOTE
+    chars = max(200, room * CHARS_PER_TOKEN // (4 * max(1, len(questions))))
+    shortened_questions = {index: shortened(result[index], chars, drop_images=True) for index in questions}
+    while len(shortened_questions) > 1 and prompt_tokens(shortened_questions.values()) > room // 2:
+        del shortened_questions[next(iter(shortened_questions))]
+    left, start = room - prompt_tokens([note, *shortened_questions.values()]), len(result)
     step = next((n for n in reversed(range(len(result))) if isinstance(result[n], AssistantMessage)), len(result))
     if prompt_tokens(result[step:]) > left:
         # The last step is what the model waits for. A glimpse of its results is better than none.
         result = [*result[:step], *(shortened(message, GLIMPSE_CHARS) for message in result[step:])]
-    for place in range(len(result) - 1, min(said, default=0) - 1, -1):
-        if place in said:
+    for index in range(len(result) - 1, min(shortened_questions, default=0) - 1, -1):
+        if index in shortened_questions:
             continue
-        left -= prompt_tokens([result[place]])
+        left -= prompt_tokens([result[index]])
         if left < 0:
             break
-        if isinstance(result[place], AssistantMessage):
-            start = place
-    before = [message for place, message in said.items() if place < start]
-    steps = [said.get(place, result[place]) for place in range(start, len(result))]
+        if isinstance(result[index], AssistantMessage):
+            start = index
+    before = [message for index, message in shortened_questions.items() if index < start]
+    steps = [shortened_questions.get(index, result[index]) for index in range(start, len(result))]
     return [note, *before, *steps]
 
 
@@ -426,17 +426,17 @@ def open_turn(messages: Sequence[Message], start: int = 0) -> int:
     A turn ends with an answer that calls no tool. A failed answer ends it if a message of the user follows: otherwise
     it was one of several attempts. Messages before ``start`` are ignored.
     """
-    for place in range(len(messages) - 1, start - 1, -1):
-        message = messages[place]
+    for index in range(len(messages) - 1, start - 1, -1):
+        message = messages[index]
         if not isinstance(message, AssistantMessage) or message.tool_calls:
             continue
-        after = messages[place + 1] if place + 1 < len(messages) else None
+        after = messages[index + 1] if index + 1 < len(messages) else None
         if message.stop_reason in FAILED_STOPS:
             ends = isinstance(after, UserMessage)
         else:
             ends = message.stop_reason != "length" or after is None or not is_request(after)
         if ends:
-            return place + 1
+            return index + 1
     return start
 
 
@@ -520,7 +520,7 @@ class Pruner:
         return [self._shown(message) if isinstance(message, ToolResultMessage) else message for message in messages]
 
     def _shown(self, message: ToolResultMessage) -> ToolResultMessage:
-        # Some models number their calls anew in every answer, so the id alone does not tell.
+        # Some models restart their call numbers in every answer, so the id alone is ambiguous.
         before, after = self._replaced.get(message.tool_call_id, (None, message))
         return after if before == message else message
 
@@ -542,12 +542,12 @@ def prune(messages: list[Message], settings: ContextPruning, window: int) -> lis
     """
     char_window = window * CHARS_PER_TOKEN
     # Results after the last few answers are kept.
-    answers = [place for place, message in enumerate(messages) if isinstance(message, AssistantMessage)]
+    answers = [index for index, message in enumerate(messages) if isinstance(message, AssistantMessage)]
     keep = settings.keep_last_assistants
     if keep > len(answers):
         return messages
     cutoff = answers[-keep] if keep > 0 else len(messages)
-    start = next((place for place, message in enumerate(messages) if isinstance(message, UserMessage)), None)
+    start = next((index for index, message in enumerate(messages) if isinstance(message, UserMessage)), None)
     if start is None or char_window <= 0:
         return messages
     total = sum(_chars(message) for message in messages)
@@ -555,32 +555,32 @@ def prune(messages: list[Message], settings: ContextPruning, window: int) -> lis
         return messages
     result = list(messages)
     prunable: list[int] = []
-    for place in range(start, cutoff):
-        message = messages[place]
+    for index in range(start, cutoff):
+        message = messages[index]
         if not isinstance(message, ToolResultMessage) or not may_prune(message, settings.tools):
             continue
-        prunable.append(place)
+        prunable.append(index)
         trimmed = soft_trim(message, settings)
         if trimmed is not message:
             total += _chars(trimmed) - _chars(message)
-            result[place] = trimmed
+            result[index] = trimmed
     if settings.hard_clear.enabled and total / char_window >= settings.hard_clear_ratio:
         _clear(result, prunable, total, char_window, settings)
     return result if any(new is not old for new, old in zip(result, messages, strict=True)) else messages
 
 
 def _clear(result: list[Message], places: list[int], total: int, char_window: int, settings: ContextPruning) -> None:
-    if sum(_chars(result[place]) for place in places) < settings.min_prunable_tool_chars:
+    if sum(_chars(result[index]) for index in places) < settings.min_prunable_tool_chars:
         return
     placeholder = settings.hard_clear.placeholder.strip() or CLEARED
-    for place in places:
+    for index in places:
         if total / char_window < settings.hard_clear_ratio:
             return
-        message = result[place]
+        message = result[index]
         assert isinstance(message, ToolResultMessage)
         cleared = msgspec.structs.replace(message, content=[TextBlock(text=placeholder)])
         total += _chars(cleared) - _chars(message)
-        result[place] = cleared
+        result[index] = cleared
 
 
 def soft_trim(message: ToolResultMessage, settings: ContextPruning) -> ToolResultMessage:
@@ -680,31 +680,31 @@ async def add_pin(transcript: Transcript, text: str, room: int) -> Pin:
 
     ``room`` is the result of ``pin_room`` for the session's model.
     """
-    wanted = text.strip()
-    if not wanted:
+    stripped = text.strip()
+    if not stripped:
         raise PinRefused("Nothing to pin: write the text after /pin.")
     pins = await pins_of(transcript)
-    if (known := next((pin for pin in pins if pin.text == wanted), None)) is not None:
-        return known
+    if (existing := next((pin for pin in pins if pin.text == stripped), None)) is not None:
+        return existing
     if len(pins) >= MOST_PINS:
         raise PinRefused(f"{len(pins)} texts are pinned already, which is the most; take one off with /unpin N.")
-    taken, size = sum(careful_tokens(pin.text) for pin in pins), careful_tokens(wanted)
+    taken, size = sum(careful_tokens(pin.text) for pin in pins), careful_tokens(stripped)
     if taken + size > room:
         left = max(0, room - taken)
         others = f" and {len(pins)} pinned texts take {taken} of it; take one off with /unpin N" if pins else ""
         raise PinRefused(
-            f"That is too long to pin: it has about {size} tokens ({len(wanted)} characters). The model's window has "
+            f"That is too long to pin: it has about {size} tokens ({len(stripped)} characters). The model's window has "
             f"room for about {left} more (some {left * 3} characters), because pinned texts are sent whole with every "
             f"message: {room} tokens in all{others}."
         )
     fields = {
         "type": "custom_message",
         "customType": PIN,
-        "content": f"{_PINNED} {wanted}",
+        "content": f"{_PINNED} {stripped}",
         "display": True,
-        "details": {"text": wanted},
+        "details": {"text": stripped},
     }
-    return Pin(await transcript.append(fields, durable=True), wanted)
+    return Pin(await transcript.append(fields, durable=True), stripped)
 
 
 async def remove_pin(transcript: Transcript, number: int) -> Pin:
@@ -748,9 +748,9 @@ def take_pins(messages: Sequence[Message]) -> tuple[UserMessage | None, list[Mes
     """The pinned texts of a conversation as one message, and the conversation without them. None: nothing is pinned."""
     pins: list[str] = []
     rest: list[Message] = []
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         text = user_text(message) if isinstance(message, UserMessage) else ""
-        if place == 0 and (bare := unpinned(text)) != text:
+        if index == 0 and (bare := unpinned(text)) != text:
             pins.append(text[text.index(_OPEN) + len(_OPEN) : text.index(_CLOSE)])
             rest.append(msgspec.structs.replace(message, content=[TextBlock(text=bare)]))
         elif text.startswith(_PINNED):

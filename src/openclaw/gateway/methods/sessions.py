@@ -63,8 +63,8 @@ from openclaw.runs.session_change import (
     NotResumable,
     delete_session,
     earlier_sessions,
+    resume_session,
     start_over,
-    take_up,
     wanted_session,
 )
 from openclaw.sessions.entry import SessionEntry
@@ -559,7 +559,7 @@ async def resume(call: MethodCall, params: SessionsResume) -> SessionResumed:
         chosen = params.index
         if params.session_id is not None:
             chosen = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
-        rotation = await take_up(call.gateway.runtime, call.gateway.runs, target, chosen)
+        rotation = await resume_session(call.gateway.runtime, call.gateway.runs, target, chosen)
         call.gateway.notices.announce(target, rotation)
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
@@ -723,7 +723,7 @@ async def branch(call: MethodCall, params: SessionsBranch) -> SessionBranched:
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
     moves = call.gateway.runs.compactions
     try:
-        added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
+        added = await moves.rewind(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
     except KeyError:
         raise MethodError(f"No entry found: {params.entry_id}") from None
     except NothingToDo as nothing:

@@ -25,7 +25,7 @@ from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.models.catalogue import UnknownModel
 from openclaw.protocol.sessions import EarlierSession
 from openclaw.runs.history import find_message, load_history
-from openclaw.runs.session_change import NotResumable, earlier_sessions, set_entry_fields, start_over, take_up
+from openclaw.runs.session_change import NotResumable, earlier_sessions, resume_session, set_entry_fields, start_over
 from openclaw.runs.why import explain_message, explain_rejected
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.storage.message_ledger import AbortReason
@@ -92,7 +92,7 @@ async def resume(context: CommandContext, facts: Facts, args: str) -> str:
     if requested.lower().split()[:1] == ["list"]:
         return _listing(await earlier_sessions(runtime, session), runtime.clock.now_ms())
     try:
-        rotation = await take_up(runtime, context.runs, session, requested or None)
+        rotation = await resume_session(runtime, context.runs, session, requested or None)
     except NotResumable as refused:
         return f"{refused} /resume list shows what there is." if requested else str(refused)
     context.notices.announce(session, rotation)
