@@ -79,5 +79,5 @@ def test_mistakes_are_named(cli: Cli, gateway: FakeGateway, tmp_path: Path) -> N
     assert "is not a full path" in cli("approvals", "allowlist", "add", "git").stderr
     bad = tmp_path / "rules.json"
     bad.write_text("[")
-    assert "is no valid JSON" in cli("approvals", "set", "--file", str(bad)).stderr
+    assert "is not valid JSON" in cli("approvals", "set", "--file", str(bad)).stderr
     assert gateway.params_of("exec.approvals.set") == []

@@ -1,4 +1,4 @@
-"""``openclaw sandbox`` without a Gateway: what counts for a session, and starting a sandbox anew."""
+"""``openclaw sandbox`` without a Gateway: what counts for a session, and recreating a sandbox."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def set_rules(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"{args.file} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"{args.file or 'stdin'} is no valid JSON: {error}") from None
+        raise UserError(f"{args.file or 'stdin'} is not valid JSON: {error}") from None
     if not isinstance(file, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"{args.file or 'stdin'} must hold a JSON object with version, defaults and agents")
     gateway = from_args(args)

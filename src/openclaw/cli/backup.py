@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def _told(work: Callable[[argparse.Namespace], T]) -> Callable[[argparse.Namespace], T]:
-    """What is wrong with a backup is told to the person without a trace."""
+    """Return ``work`` with its errors as messages for people, without a traceback."""
 
     def run(args: argparse.Namespace) -> T:
         try:

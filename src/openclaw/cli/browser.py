@@ -143,7 +143,7 @@ def _fields(args: argparse.Namespace) -> dict[str, object]:
     try:
         fields = json.loads(args.fields)
     except ValueError as error:
-        raise UserError(f"--fields is no JSON: {error}", EXIT_USAGE) from None
+        raise UserError(f"--fields is not JSON: {error}", EXIT_USAGE) from None
     return {"fields": fields}
 
 

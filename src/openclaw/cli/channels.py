@@ -129,7 +129,7 @@ def add(args: argparse.Namespace) -> int:
 
 
 def login(args: argparse.Namespace) -> int:
-    """Asks for the secrets of an account anew."""
+    """Ask for the secrets of an account again."""
     kind = _kind(args.channel)
     given, where = _given(args), _where(kind.id, args.account)
     secrets = [field for field in kind.credentials if field.secret and field.prompted and not _needless(field, given)]
@@ -299,7 +299,7 @@ _ACTIONS = {
         example="openclaw channels remove telegram --delete",
     ),
     "login": Action(
-        "Enter the secrets of an account anew",
+        "Enter the secrets of an account again",
         login,
         (Flag("channel", "such as matrix"), _ACCOUNT, _SET, *CLIENT),
         example="openclaw channels login matrix",

@@ -120,7 +120,7 @@ class Conversation:
             yield NOTE, f"No Gateway is running. Your next message starts one, and so does `{start_command()}`."
 
     def _reply_of(self, run_id: str) -> str | None:
-        """What was answered to a run of ours that ended while the connection was gone."""
+        """Return the reply of a run of ours that ended while the connection was gone."""
         view = self.view(MOST_SHOWN, run_id)
         after = messages_after(view, str(view.get("asked")))
         return (

@@ -74,7 +74,7 @@ class ChatScreen:
         self._print_lock = threading.RLock()
         self._plain = MarkdownPrinter()
         self._sent: dict[int, Sent] = {}
-        """What was sent and has no end yet, in the order of sending."""
+        """The messages without an end yet, in the order of sending."""
         self._listener: _Listener | None = None
         self._commands = _Commands(conversation.client)
         self._prompt: PromptSession[str] = PromptSession(
@@ -138,7 +138,7 @@ class ChatScreen:
             self._plain.line(f"⋯ waits: {shortened(str(waiting.get('text') or ''), 60)}", "dim")
 
     def _message(self) -> FormattedText:
-        """What stands before the cursor: the words that arrive, what runs, what waits, and the mark of the input."""
+        """Return the text before the cursor: arriving reply, status line, waiting messages and prompt mark."""
         size = self._prompt.output.get_size()
         sent = list(self._sent.values())
         running = [one for one in sent if one.printed and not one.turn.waiting]
@@ -211,7 +211,7 @@ class ChatScreen:
                 renderer.end_line()
                 renderer.error(str(error))
                 if turn.accepted is None and not turn.attached_again:
-                    renderer.line("The message was not taken in. Up brings it back.", "dim")
+                    renderer.line("The message was not accepted. Up brings it back.", "dim")
         finally:
             self._sent.pop(id(sent), None)
             sent.ended.set()

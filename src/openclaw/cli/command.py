@@ -26,7 +26,7 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 TIMEOUT_MS = 10_000
-EXIT_CODES = "exit codes:\n  0 done, 1 it failed and says why, 2 the command makes no sense"
+EXIT_CODES = "exit codes:\n  0 success, 1 error (see stderr), 2 invalid usage"
 
 
 class UserError(Exception):
@@ -360,7 +360,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-STOPPED = "There was no answer, so this stops here. What was done stays; run the command again to go on."
+STOPPED = "There was no answer, so this stops here. Finished steps stay; run the command again to resume."
 TRIES = 20
 
 

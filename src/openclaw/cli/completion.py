@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def completions() -> dict[str, dict[str, str]]:
-    """What may follow ``""`` (nothing yet), a command, or a command and its sub-command: words and what they mean."""
+    """Return the words that may follow ``""`` (nothing yet), a command, or a sub-command, with their meaning."""
     table = {"": {name: help_ for name, _, help_ in TABLE} | GLOBAL_FLAGS}
     for name in [*(name for name, _, _ in TABLE), *ALIASES]:
         command = find_command(ALIASES.get(name, name))

@@ -60,7 +60,7 @@ class NotSet(UserError):
 
 
 def _default(path: str) -> Any:
-    """What holds while a key is not set. Raises ``UserError`` for a key that does not exist."""
+    """Return the default of a key. Raises ``UserError`` for an unknown key."""
     import msgspec
 
     from openclaw.config.keypath import MISSING, get_path

@@ -165,7 +165,7 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _is_wide() -> bool:
-    """Whether the table fits. What is not a terminal takes lines of any length."""
+    """Return whether the table fits. A file or a pipe takes lines of any length."""
     import os
 
     try:
@@ -244,7 +244,7 @@ _JOB = (
     Flag("--no-deliver", "keep the answer in the session"),
     Flag("--channel CHANNEL", "the channel of the delivery (default: the last one used)"),
     Flag("--to TO", "the recipient of the delivery"),
-    Flag("--best-effort-deliver", "a missing recipient is no failure"),
+    Flag("--best-effort-deliver", "a missing recipient is not a failure"),
     Flag("--delete-after-run", "remove the job after it went well (the default with --at)"),
     Flag("--keep-after-run", "keep the job after it went well"),
 )

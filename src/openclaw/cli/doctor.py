@@ -373,7 +373,7 @@ def _channels(installation: Installation) -> Iterator[Finding]:
 
 
 def _account_state(kind: ChannelKind, account: Account) -> tuple[Severity, str, str]:
-    """What can be seen without asking anybody. No text: nothing is wrong so far."""
+    """Check the configuration of an account alone. The text is empty if nothing is wrong so far."""
     if not account.enabled:
         return "ok", "is switched off", ""
     if account.problem:

@@ -235,15 +235,16 @@ _ACTIONS = {
         start,
         (_PORT, JSON),
         example="openclaw gateway start",
-        about="If one runs already, that is no error. Its console output is in logs/gateway-console.log of the state "
-        "folder.",
+        about="If one runs already, the command succeeds. Its console output is in logs/gateway-console.log of the "
+        "state folder.",
     ),
     "stop": Action(
         "Stop the Gateway; it finishes what it must",
         stop,
         (JSON,),
         example="openclaw gateway stop",
-        about="Only the process that holds the lock of the state folder is signalled. If none runs, that is no error.",
+        about="Only the process that holds the lock of the state folder is signalled. If none runs, the command "
+        "succeeds.",
     ),
     "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
     "status": report(

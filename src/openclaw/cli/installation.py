@@ -104,9 +104,9 @@ def _installed_from() -> InstalledFrom:
 
 
 def update_commands(method: str, python: str, checkout: str, source: InstalledFrom) -> list[list[str]]:
-    """The commands that bring the newest version, for each way of installing.
+    """Return the commands that install the newest version, for each way of installing.
 
-    What came from a folder is installed from there again, into the same environment, so that added libraries stay.
+    An installation from a folder is repeated from there, into the same environment, so that added libraries stay.
     """
     if method == "git":
         return [["git", "-C", checkout, "pull", "--ff-only"], ["make", "-C", checkout, "setup"]]
@@ -228,7 +228,7 @@ def update(args: argparse.Namespace) -> int:
     steps = [PlannedStep(" ".join(words), _command(words)) for words in commands]
     if service.running_pid() is not None:
         words = [sys.executable, "-m", NAME, "gateway", "restart"]
-        steps.append(PlannedStep("restart the Gateway, which takes up what it was doing", _command(words)))
+        steps.append(PlannedStep("restart the Gateway, which resumes its work", _command(words)))
     head = f"OpenClaw {__version__}, installed with {method}. {told} To update it:"
     code = _carry_out(args, head, steps, about)
     if code == 0 and not args.dry_run and not args.json:
@@ -299,7 +299,7 @@ def _app_steps(method: str, *, dry_run: bool) -> list[PlannedStep]:
 
 
 def _doomed(state: str, *, with_state: bool, with_workspace: bool) -> list[str]:
-    """What is to be deleted of the state folder. Raises ``UserError`` for a folder that is not one."""
+    """Return the paths of the state folder to delete. Raises ``UserError`` if it is not a state folder."""
     if not (with_state or with_workspace) or not os.path.isdir(state):
         return []
     names = sorted(os.listdir(state))
@@ -464,9 +464,9 @@ COMMANDS = {
     "update": Action(
         "Look for a newer version, install it and restart the Gateway",
         update,
-        (Flag("--force", "also when there is no newer version"), *_PLAN),
+        (Flag("--force", "even if this version is the newest"), *_PLAN),
         about=(
-            "What is newer is looked for where the program came from: the folder or git checkout it was installed "
+            "A newer version is searched for at the origin of the program: the folder or git checkout it was installed "
             "from, else the package index. The commands are shown, and a person is asked before they are carried "
             "out. Libraries that were added for channels and local models stay."
         ),
@@ -486,7 +486,7 @@ COMMANDS = {
         ),
         about=(
             "Without an option it removes the service and the program. Before files are deleted, a backup of the "
-            "state folder is put beside it. What is going to be removed is shown, and a person is asked."
+            "state folder is put beside it. The files to remove are listed, and a person is asked."
         ),
         example="openclaw uninstall --all --dry-run",
     ),

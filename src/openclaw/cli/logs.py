@@ -172,7 +172,7 @@ def _text(record: LogLine) -> str:
 
 
 def _clock(time: Any) -> str:
-    """``2026-11-17 12:03:04`` of a line's own time; what is no time is left as it is."""
+    """``2026-11-17 12:03:04`` of a line's own time. Other text stays as it is."""
     text = str(time or "")
     return f"{text[:10]} {text[11:19]}" if len(text) >= 19 and text[10] == "T" else text
 
@@ -200,7 +200,7 @@ COMMANDS = {
             *GATEWAY,
         ),
         about=(
-            "Each message, failed tool or model call, outcome and delivery is one line. What was said is not in "
+            "Each message, failed tool or model call, outcome and delivery is one line. The text of messages is not in "
             "the log. -f goes on over a restart; while the Gateway is down, its last file is shown."
         ),
         example="openclaw logs -f --messages",

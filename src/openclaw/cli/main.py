@@ -45,7 +45,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("browser", "browser", "Look at and drive the browser that the agent uses"),
-    ("sandbox", "sandbox", "Show the sandboxes of sessions, and make one anew"),
+    ("sandbox", "sandbox", "Show the sandboxes of sessions, and recreate one"),
     ("plugins", "extensions", "List the extensions, whether they are loaded and what they add"),
     ("mcp", "extensions", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stderr.write("\n")  # The terminal shows ^C behind the question or the progress that stands there.
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has closed the pipe. That is no error, and nothing more can be written.
+        # The reader (head, less) has closed the pipe, which is not an error. Nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except SystemExit as exit_:
@@ -120,7 +120,7 @@ def _dispatch(args: list[str]) -> int:
 
 
 def find_command(name: str) -> Action | Group | None:
-    """Imports the module of a command; ``None`` when there is no such command."""
+    """Import the module of a command. Returns None for an unknown command."""
     for known, module, _ in TABLE:
         if known == name:
             return __import__(f"openclaw.cli.{module}", fromlist=["COMMANDS"]).COMMANDS[name]

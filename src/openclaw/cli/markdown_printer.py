@@ -23,7 +23,7 @@ EARLIER_CHARS = 2000
 """How much of a message of a person is shown when an earlier conversation is opened."""
 UNFINISHED_LINES = 200
 UNFINISHED_CHARS = 20_000
-"""What is kept in sight of a block that is not finished. A terminal shows less."""
+"""The part of an unfinished block that stays in sight. A terminal shows less."""
 
 
 class BlockSplitter:
@@ -187,7 +187,7 @@ class MarkdownPrinter:
             self.line(text, "dim")
 
     def _draw(self) -> None:
-        """Writes the unfinished block anew. One column stays free, so that the terminal itself never wraps a line."""
+        """Write the unfinished block again. One column stays free, so that the terminal itself never wraps a line."""
         lines = self.unfinished(self._console.width - 1, self._console.height - 2)
         self._erase()
         if lines:

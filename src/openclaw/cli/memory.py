@@ -95,7 +95,7 @@ _ACTIONS = {
     "index": query(
         "Bring the search index up to date",
         "memory.index",
-        (Flag("--force", "throw the index away and make it anew", param="force"), _AGENT),
+        (Flag("--force", "delete the index and rebuild it", param="force"), _AGENT),
         show=_show_index,
         call=_index_all,
         example="openclaw memory index --force",

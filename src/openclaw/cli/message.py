@@ -315,7 +315,7 @@ _OUTBOX = {
         example="openclaw outbox list --state dead",
     ),
     "retry": query(
-        "Try parts anew that were given up",
+        "Retry parts that were given up",
         "outbox.retry",
         _CHOICE,
         params=_choice,

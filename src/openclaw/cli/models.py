@@ -1,6 +1,6 @@
 """``openclaw models``: which model answers and why, which there are, their keys, and those that run on this computer.
 
-The keys that count are the Gateway's. A key that only this terminal has is told and can be stored for the Gateway.
+The keys that count are the Gateway's. A key that only this terminal has is reported and can be stored for the Gateway.
 """
 
 from __future__ import annotations
@@ -509,7 +509,7 @@ def fetched(name: str) -> tuple[str, str]:
     except KeyboardInterrupt:
         bar.end()
         if name.lower() not in DEMO_NAMES:
-            note(f"Stopped. What has come is kept: `openclaw models install {name}` goes on.")
+            note(f"Stopped. The downloaded part is kept: `openclaw models install {name}` resumes.")
         raise
     finally:
         bar.end()

@@ -122,7 +122,7 @@ def invoke(args: argparse.Namespace) -> int:
     try:
         wanted |= {"params": json.loads(args.params)} if args.params else {}
     except ValueError as error:
-        raise UserError(f"--params is no valid JSON: {error}", EXIT_USAGE) from None
+        raise UserError(f"--params is not valid JSON: {error}", EXIT_USAGE) from None
     payload = from_args(args).call("node.invoke", wanted, args.invoke_timeout + GRACE_MS)
     return answer(args, payload, json.dumps(payload.get("payload"), indent=2, ensure_ascii=False))
 

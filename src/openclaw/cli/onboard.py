@@ -104,7 +104,7 @@ def _make_home() -> None:
 
 
 def found_answerers() -> list[Answerer]:
-    """What could answer at once: the configured model, keys of the environment or stored, servers, fetched models."""
+    """Return what could answer at once: the configured model, keys, servers, and fetched models."""
     import asyncio
 
     from openclaw.config import agents
@@ -158,7 +158,7 @@ def _chosen_model() -> Answerer | None:
             "Choose later",
         ]
         usual = 0 if found else len(options) - 2 if is_installed(paths.state_dir()) else len(found)
-        picked = choose("Which model shall answer?", options, usual)
+        picked = choose("Choose a model.", options, usual)
         answerer: Answerer | None = None
         if picked < len(found):
             answerer = found[picked]
@@ -387,7 +387,7 @@ COMMANDS = {
             Flag("--provider NAME", "the provider of the key, such as anthropic", group="model"),
             Flag("--key-env NAME", "take the key from this environment variable and store it", group="model"),
             Flag("--key-stdin", "read the key from standard input and store it", group="model"),
-            Flag("--model MODEL", "provider/model that shall answer", group="model"),
+            Flag("--model MODEL", "provider/model that answers", group="model"),
             Flag("--local-model NAME", "fetch this model to this computer (local: a small demo)", group="model"),
             Flag("--skip-test", "do not try the model with a message", group="model"),
             Flag("--workspace DIR", "the agent's folder"),
@@ -402,7 +402,7 @@ COMMANDS = {
             JSON,
         ),
         about=(
-            "What is there stays unless you choose otherwise, so it can be run again. A model that does not "
+            "Existing settings stay unless you choose otherwise, so it can be run again. A model that does not "
             "answer one message changes nothing; --skip-test leaves the try out."
         ),
         example="openclaw onboard --non-interactive --key-env ANTHROPIC_API_KEY --json",

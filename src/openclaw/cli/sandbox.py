@@ -1,4 +1,4 @@
-"""``openclaw sandbox``: which sandbox a session has and why, the sandboxes that were used, and starting one anew."""
+"""``openclaw sandbox``: which sandbox a session has and why, the sandboxes that were used, and recreating one."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _ago(milliseconds: float) -> str:
 
 def recreate(args: argparse.Namespace) -> int:
     if sum((bool(args.all), bool(args.session), bool(args.agent))) != 1:
-        raise UserError("name what to make anew: --all, --session NAME or --agent ID")
+        raise UserError("name what to recreate: --all, --session NAME or --agent ID")
     config = _config()
     chosen = _used(config)
     if args.session:
@@ -251,7 +251,7 @@ COMMANDS = {
                 example="openclaw sandbox list",
             ),
             "recreate": Action(
-                "Delete the folder of a sandbox. The next run makes it anew, from the agent's workspace.",
+                "Delete the folder of a sandbox. The next run recreates it from the agent's workspace.",
                 recreate,
                 (Flag("--all", "all of them"), *_WHICH, Flag("--force", "do not ask"), JSON),
                 example="openclaw sandbox recreate --session agent:main:work",

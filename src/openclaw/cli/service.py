@@ -421,7 +421,7 @@ def plist_text(what: str, extra: list[str]) -> bytes:
 
 
 def _load_agent(what: str, extra: list[str]) -> InstalledService:
-    """Writes the file and loads the agent. An agent that is loaded already is started anew."""
+    """Write the file and load the agent. A loaded agent is restarted."""
     from openclaw.config.store import write_private
 
     path, domain = plist_path(what), f"gui/{os.getuid()}"
@@ -458,7 +458,7 @@ def write_env(environ: Mapping[str, str]) -> list[str]:
 
     wanted = wanted_names(gateway_target.config_text(paths.config_path()) or "")
     kept = {name: environ[name] for name in sorted(wanted) if environ.get(name) and "\n" not in environ[name]}
-    head = "# Variables of the OpenClaw service. Written anew by `openclaw gateway install --force`.\n"
+    head = "# Variables of the OpenClaw service. Rewritten by `openclaw gateway install --force`.\n"
     write_private(env_path(), head + "".join(f"{name}={value}\n" for name, value in kept.items()))
     return list(kept)
 

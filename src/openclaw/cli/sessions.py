@@ -185,7 +185,7 @@ def _named(args: argparse.Namespace, *, changes: bool = False) -> tuple[GatewayC
 
 
 def _session(args: argparse.Namespace) -> dict[str, Any]:
-    """What is known of a session, and its last messages: for people as they are shown, for scripts in a public form."""
+    """Return a session's row and last messages: as shown for people, in the public form with ``--json``."""
     client, key = _named(args)
     listed = client.call("sessions.list", {"search": key, "limit": 200, "includeGlobal": True, "includeUnknown": True})
     row = next((one for one in listed.get("sessions") or [] if one.get("key") == key), {"key": key})

@@ -29,7 +29,7 @@ NOTHING_SENT = {
     "alerts-disabled": "not sent, the channel's heartbeat.showAlerts is off",
     "dm-blocked": "not sent, as agents.defaults.heartbeat.directPolicy says",
 }
-"""What came of a heartbeat that was not sent, by its reason."""
+"""Why a heartbeat was not sent, by its reason code."""
 
 
 def _heartbeat(args: argparse.Namespace) -> Any:

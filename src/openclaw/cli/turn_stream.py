@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TEXT = "text"
 BREAK = "break"
 VOID = "void"
-"""What was shown of the current message does not count; the message comes once more."""
+"""Discard the text shown of the current message; the message comes again."""
 TOOL = "tool"
 RESULT = "result"
 FAILED = "failed"

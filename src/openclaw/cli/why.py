@@ -26,7 +26,7 @@ def _show(found: dict[str, Any], args: argparse.Namespace) -> list[str]:
         return _session(found)
     if found.get("kind") == "turnedAway":
         names = dict.fromkeys(f"{note['messageId']} on {note['channel']}" for note in found["turnedAway"])
-        return [f"Message {', '.join(names)}: {paint('not taken in', 'yellow')}", *_sentences(found)]
+        return [f"Message {', '.join(names)}: {paint('not accepted', 'yellow')}", *_sentences(found)]
     lines = _message(found)
     if answering := found.get("answeredBy"):
         lines += ["", "The run that answered it:", "", *_message(answering)]

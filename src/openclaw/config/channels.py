@@ -50,7 +50,7 @@ def channel_section(config: Config, channel: str) -> ChannelAccount | None:
 
 
 def account_settings(config: Config, channel: str, account_id: str | None = None) -> ChannelAccount | None:
-    """What holds for one account: its own keys over those that the channel's accounts share. None: no section.
+    """Return the settings of one account: its own keys over the channel's shared ones. Returns None without a section.
 
     Sections of channels from other packages are read as far as they have the keys that all channels have.
     """
@@ -67,7 +67,7 @@ def account_settings(config: Config, channel: str, account_id: str | None = None
 
 @lru_cache(maxsize=64)
 def default_settings(channel: str) -> ChannelAccount:
-    """What holds for a channel whose section sets nothing."""
+    """Return the settings of a channel whose section sets nothing."""
     name = channel.strip().lower()
     for field in msgspec.structs.fields(Channels):
         if field.name == name and field.name not in ("defaults", "others"):
@@ -98,7 +98,7 @@ def heartbeat_visibility(config: Config, channel: str, account_id: str | None) -
 
 
 def message_prefix(config: Config, channel: str, account_id: str | None, agent_id: str) -> str:
-    """What is put before a message that comes in on WhatsApp. Empty on other channels.
+    """Return the prefix of incoming WhatsApp messages. Empty on other channels.
 
     Where nothing is configured and nobody is on the allow list, it is the agent's name.
     """

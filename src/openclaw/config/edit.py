@@ -250,14 +250,14 @@ def added(before: list[Issue], after: list[Issue]) -> list[Issue]:
 
 
 def editable(before: Snapshot) -> str:
-    """Returns the text to edit. It raises ConfigInvalid when the file is no JSON5, so that it is not overwritten."""
+    """Returns the text to edit. It raises ConfigInvalid if the file is not JSON5, so that it is not overwritten."""
     if not before.valid and not before.parsed:
         raise ConfigInvalid(before.issues)
     return before.raw if before.raw and before.raw.strip() else "{\n}\n"
 
 
 def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
-    """Returns the text after a merge. It is written anew where an edit would go wrong, as with duplicate keys."""
+    """Return the text after a merge. It is rewritten where an edit would go wrong, as with duplicate keys."""
     wanted = merge_patch(before.parsed, patch)
     try:
         text = merge_text(editable(before), patch)

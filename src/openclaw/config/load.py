@@ -479,7 +479,7 @@ class SourceError(Exception):
 
 
 def read_source(path: str) -> str | None:
-    """Returns the text without a byte order mark, or None when there is no such file."""
+    """Returns the text without a byte order mark, or None if the file is missing."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)

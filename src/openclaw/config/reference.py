@@ -1,4 +1,4 @@
-"""What people and forms are told of the schema: tables of keys, the JSON Schema of the configuration, hints for forms.
+"""Documentation of the schema for people and forms: tables of keys, its JSON Schema, hints for forms.
 
 The tables are those of ``docs/configuration.md`` and ``openclaw config docs``. ``make docs`` writes them into the page;
 a test compares the two.
@@ -120,7 +120,7 @@ _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 
 def generated(page: str, parts: Mapping[str, Callable[[], Iterable[str]]] = PARTS) -> str:
-    """The page with its generated parts made anew. ``parts`` has a function for each name that the page marks."""
+    """Return the page with its generated parts replaced. ``parts`` has a function for each name that the page marks."""
     return _PART.sub(lambda part: part[1] + "\n".join(parts[part[2]]()) + "\n" + part[3], page)
 
 
@@ -155,7 +155,7 @@ def _translated(value: Any, words: dict[str, str]) -> Any:
     if not isinstance(value, dict):
         return value
     fields = {name: _translated(inner, words) for name, inner in cast("dict[str, Any]", value).items()}
-    # A setting may itself be called "description"; then its value is no text.
+    # A setting may itself be called "description"; then its value is not text.
     return fields | {
         name: words.get(fields[name], fields[name])
         for name in ("description", "help")
@@ -173,7 +173,7 @@ def docs_of(record: type[msgspec.Struct]) -> dict[str, str]:
 
 @functools.cache
 def _module_docs(module: str) -> dict[str, dict[str, str]]:
-    """Returns the field docs of each class of a module of ours; empty when there is no source."""
+    """Return the field docs of each class of a module of ours. Empty if its source is missing."""
     if not module.startswith("openclaw."):
         return {}
     try:
@@ -209,7 +209,7 @@ def _property(field: FieldShape, doc: str | None) -> dict[str, Any]:
     schema = _shape(field.shape)
     if doc:
         schema["description"] = doc
-    # An empty default says nothing, and the default of a section is told by its fields.
+    # An empty default says nothing, and the fields of a section document its default.
     if field.default not in (msgspec.UNSET, None, []) and not isinstance(field.default, dict | msgspec.Struct):
         schema["default"] = field.default
     return schema
@@ -224,7 +224,7 @@ def _shape(shape: Shape) -> dict[str, Any]:
         if None in schema.get("enum", ()):
             schema["enum"] = [item for item in schema["enum"] if item is not None]
         return schema
-    # The first branch of a union that is no record, list or mapping stays as msgspec describes it.
+    # The first branch of a union that is not a record, list or mapping stays as msgspec describes it.
     plain_kinds: list[dict[str, Any]] = [
         branch
         for branch in schema.get("anyOf", ())

@@ -171,7 +171,7 @@ def secret_values(parsed: Any) -> Iterator[tuple[KeyPath, str]]:
 
 def known_secrets(resolved: Any, environ: Mapping[str, str]) -> list[str]:
     """Returns the secrets that a process knows from its configuration and from its environment."""
-    # A variable such as SSH_KEY often names a file, which is no secret.
+    # A variable such as SSH_KEY often names a file, which is not a secret.
     variables = [value for name, value in environ.items() if _SECRET_VARIABLE.search(name) and value[:1] not in "/~"]
     return [*(value for _, value in secret_values(resolved)), *variables]
 

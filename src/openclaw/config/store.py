@@ -430,7 +430,7 @@ def exclusive(path: str) -> Generator[None]:
 class Derived:
     """Keeps values that were worked out from a configuration until a reload replaces the ``Config`` object.
 
-    A turn needs some of them many times (its tools, its workspace); making them anew took a tenth of the turn.
+    A turn needs some of them many times (its tools, its workspace); rebuilding them took a tenth of the turn.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the schema accepts and nothing acts on: keys, and single values of keys. Setting one is told by name.
+"""Keys and single values that the schema accepts and nothing acts on. Setting one is reported by name.
 
 They are accepted so that a file written for another version opens. ``tests/config/test_unsupported.py`` compares this
 table with the code: a key that nothing reads must stand here, and a key that is read must not be in ``UNSUPPORTED``.
@@ -16,7 +16,7 @@ _PER_AGENT = {
     "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
     "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
     "heartbeat.includeReasoning": "alerts are delivered without reasoning",
-    "heartbeat.suppressToolErrorWarnings": "tool errors are told to the model only",
+    "heartbeat.suppressToolErrorWarnings": "tool errors are reported to the model only",
     "memorySearch.remote.batch": "embeddings are not made in batch jobs",
     "memorySearch.local.modelCacheDir": "embedding models are not downloaded",
     "memorySearch.store": "the index of the notes is always in the state folder",
@@ -77,7 +77,7 @@ UNSUPPORTED: dict[str, str] = {
     "tools.loopDetection": "repeated tool calls are not looked for yet",
     "broadcast.strategy": "the agents of a broadcast answer side by side",
     "media": "media are stored by their content",
-    "messages.suppressToolErrors": "tool errors are told to the model only",
+    "messages.suppressToolErrors": "tool errors are reported to the model only",
     "messages.statusReactions": "the state of a run is not shown with reactions yet",
     "messages.tts": "replies are not spoken yet",
     "commands.nativeSkills": "commands are not registered in the menus of channels yet",
@@ -85,8 +85,8 @@ UNSUPPORTED: dict[str, str] = {
     "commands.bashForegroundMs": "there is no /bash command",
     "commands.debug": "there is no /debug command",
     "session.maintenance.rotateBytes": "sessions.json holds only what is current; there is nothing to rotate",
-    "cron.webhook": "finished jobs are told to clients and channels only",
-    "cron.webhookToken": "finished jobs are told to clients and channels only",
+    "cron.webhook": "finished jobs are reported to clients and channels only",
+    "cron.webhookToken": "finished jobs are reported to clients and channels only",
     "hooks.gmail": "mail is not fetched; let a program call /hooks/gmail with the preset gmail",
     "hooks.internal": "there are no hooks inside the Gateway yet",
     "web": "WhatsApp is used through the Cloud API, not through WhatsApp Web",
@@ -114,7 +114,7 @@ UNSUPPORTED: dict[str, str] = {
         for path, reason in _of(
             channel,
             {
-                "reactionLevel": "the agent reacts with emoji as often as it is told to",
+                "reactionLevel": "the agent reacts with emoji as often as its instructions say",
                 "defaultTo": "messages are only sent to a recipient that is named",
             },
         ).items()
@@ -287,7 +287,7 @@ _RULE = ""
 
 
 def unsupported_values(values: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyRule]]:
-    """What is set and has no effect, with the reason."""
+    """Yield the settings without an effect, with the reason."""
     return _found(values, _tree(), ())
 
 
@@ -307,7 +307,7 @@ def _tree() -> _Tree:
 
 
 def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, KeyRule]]:
-    """The most precise rule is told: one of a key below comes before that of its section."""
+    """Return the most precise rule: a rule of a key goes before that of its section."""
     if value is None:
         return
     rule: KeyRule | None = node.get(_RULE)

@@ -187,7 +187,7 @@ def _checked_record(value: dict[str, Any], record: type[msgspec.Struct], path: K
 
 
 def _report_unknown(path: KeyPath, value: Any, fields: dict[str, FieldShape], report: Report) -> None:
-    """Reports a key that is no field. One that reads like a safety setting is refused, because nothing enforces it."""
+    """Report a key that is not a field. One that reads like a safety setting is refused: nothing enforces it."""
     key = str(path[-1])
     advice = _MOVED.get(format_path(path), "")
     by_folded = {_folded(name): name for name in fields}
@@ -477,7 +477,7 @@ def _gateway(config: Config, report: Report) -> None:
     for index, proxy in enumerate(gateway.trusted_proxies):
         if not _is_network(proxy):
             path = ("gateway", "trustedProxies", index)
-            report.mistake(path, f"{proxy!r} is no address and no network, so no proxy is trusted for it")
+            report.mistake(path, f"{proxy!r} is neither an address nor a network, so no proxy is trusted for it")
     if gateway.tailscale.mode != "off" and gateway.bind != "loopback":
         report.issue(("gateway", "tailscale", "mode"), 'publishing through Tailscale needs gateway.bind "loopback"')
     if gateway.tailscale.mode == "funnel" and gateway.auth.mode != "password":

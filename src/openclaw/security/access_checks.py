@@ -1,7 +1,6 @@
 """Checks of who may write to the agent and command it, and of what the agent may do.
 
-What it may do are commands, files, extensions and MCP servers. Whether its model can be trusted with them, and whether
-its sandbox holds, belongs to it.
+This covers commands, files, extensions and MCP servers, the strength of its models, and its sandbox.
 """
 
 from __future__ import annotations
@@ -479,7 +478,7 @@ def _dangerous_binds(plan: SandboxPlan) -> list[str]:
     try:
         mounts = bind_mounts(plan)
     except ValueError:
-        return []  # It is told as the reason why there is no sandbox.
+        return []  # ``sandbox.unavailable`` reports it.
     home = str(Path.home())
     return [
         f"{mount.folder} ({'rw' if mount.writable else 'ro'})"

@@ -29,7 +29,7 @@ class AuditRule(NamedTuple):
 
 
 RULES: dict[str, AuditRule] = {
-    "summary.attack_surface": AuditRule("info", "What is open"),
+    "summary.attack_surface": AuditRule("info", "Attack surface"),
     # Files
     "fs.parent_dir.perms_writable": AuditRule("critical", "Other users can replace the state folder"),
     "fs.state_dir.foreign_owner": AuditRule("critical", "The state folder belongs to another user"),
@@ -153,7 +153,7 @@ class SharedFiles(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What is looked at."""
+    """The installation to audit."""
 
     snapshot: Snapshot
     state: Path

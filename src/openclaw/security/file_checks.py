@@ -283,7 +283,7 @@ class ModeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fixes(msgspec.Struct, kw_only=True, rename="camel"):
-    """What was changed, in the shape of the original."""
+    """The changes, in the shape of the original."""
 
     ok: bool = True
     state_dir: str = ""

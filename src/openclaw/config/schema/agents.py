@@ -72,7 +72,7 @@ class MemorySearch(Record):
     enabled: bool = True
     """Offer memory_search and memory_get."""
     sources: list[Literal["memory", "sessions"]] | None = None
-    """What is searched; unset means memory files."""
+    """Sources to search; unset means memory files."""
     extra_paths: list[str] = []
     """Files and folders searched besides the workspace's memory."""
     provider: str | None = None
@@ -92,7 +92,7 @@ class MemorySearch(Record):
     sync: OpenMap = {}
     """When other versions refresh the index; here it is up to date at every search."""
     query: MemoryQueryConfig = MemoryQueryConfig()
-    """What is returned."""
+    """Limits on results."""
     cache: MemoryCache = MemoryCache()
     """Embeddings that are kept."""
     experimental: OpenMap = {}
@@ -144,7 +144,7 @@ class AgentCompaction(Record):
     reserve_tokens_floor: Count = 20_000
     """Raises the reserve to at least this; 0 switches the floor off."""
     max_history_share: Annotated[float, Meta(ge=0.1, le=0.9)] = 0.5
-    """Part of the window that history may take in safeguard mode."""
+    """Share of the window for the history in safeguard mode."""
     custom_instructions: str | None = None
     """Added to the request for a summary."""
     model: str | None = None
@@ -207,9 +207,9 @@ class CliBackend(Record):
     resume_args: list[str] = []
     """The arguments with which it goes on with a conversation of its own; {sessionId} is replaced."""
     output: Literal["json", "text", "jsonl"] = "json"
-    """What it prints: a JSON object, plain text, or an object in each line."""
+    """Format of its output: a JSON object, plain text, or an object in each line."""
     resume_output: Literal["json", "text", "jsonl"] | None = None
-    """What it prints with resumeArgs; unset means the same."""
+    """Format of its output with resumeArgs; unset means the same."""
     input: Literal["arg", "stdin"] = "arg"
     """How it gets the message: as its last argument or on its standard input."""
     max_prompt_arg_chars: Positive | None = None
@@ -252,7 +252,7 @@ class SandboxPrune(Record):
 
 
 class SandboxDocker(Record):
-    """What is inside the sandbox, and its limits. The name is the original's; most keys count for every backend."""
+    """Contents and limits of the sandbox. The name is the original's; most keys count for every backend."""
 
     image: str = "openclaw-sandbox:bookworm-slim"
     """Image of the container. Only for docker and podman."""
@@ -312,7 +312,7 @@ class Sandbox(Record):
     session_tools_visibility: Literal["spawned", "all"] = "spawned"
     """Sessions a sandboxed session can see: those it spawned, or all."""
     docker: SandboxDocker = SandboxDocker()
-    """What is inside the sandbox, and its limits."""
+    """Contents and limits of the sandbox."""
     browser: OpenMap = {}
     """Browser in the sandbox."""
     prune: SandboxPrune = SandboxPrune()
@@ -333,7 +333,7 @@ class SubagentDefaults(Record):
     archive_after_minutes: Count = 60
     """Archive a finished sub-agent's session after this; 0 is never."""
     run_timeout_seconds: Count = 0
-    """Stop a sub-agent after this; 0 is no limit."""
+    """Stop a sub-agent after this; 0 means unlimited."""
     announce_mode: Literal["announce", "summarize"] = "announce"
     """Post a sub-agent's result as it is, or let the requester put it in words."""
     announce_timeout_ms: Positive | None = None
@@ -531,7 +531,7 @@ class AgentConfig(Record):
     model: ModelSetting | None = None
     """Its model, in place of the default."""
     identity: Identity = Identity()
-    """Who it is."""
+    """Identity of the agent."""
     skills: list[str] | None = None
     """Only these skills; unset means all."""
     tools: AgentTools = AgentTools()

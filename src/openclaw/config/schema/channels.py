@@ -84,7 +84,7 @@ class ChannelAccount(Record):
     enabled: bool = True
     """Use this account."""
     dm_policy: DmPolicy = "pairing"
-    """Who may write directly. "open" needs "*" in allowFrom."""
+    """People who may write directly. "open" needs "*" in allowFrom."""
     dm: DirectChats = DirectChats()
     """Direct messages; its keys win over dmPolicy."""
     allow_from: list[Sender] = []
@@ -307,7 +307,7 @@ class DiscordAccount(ChannelAccount):
     max_lines_per_message: Positive = 17
     """Lines of one message at most."""
     allow_bots: bool = False
-    """Listen to other bots, too."""
+    """Listen to other bots as well."""
     actions: DiscordActions = DiscordActions()
     """What the agent may do."""
     intents: DiscordIntents = DiscordIntents()
@@ -657,7 +657,7 @@ class IrcAccount(ChannelAccount):
     sasl: IrcSasl | None = None
     """Log in to the network's account service before joining."""
     nickserv: IrcNickServ | None = None
-    """Log in by a message to NickServ, where there is no SASL."""
+    """Log in by a message to NickServ, for servers without SASL."""
     channels: list[str] = []
     """Channels to join."""
     allow_from: list[Sender] = []

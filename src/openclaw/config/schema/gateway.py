@@ -211,7 +211,7 @@ class GatewayConfig(Record):
     custom_bind_host: str | None = None
     """Address or name of this machine for bind "custom"."""
     auth: GatewayAuth = GatewayAuth()
-    """Who may connect."""
+    """Authentication of clients."""
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies whose forwarding headers are believed."""
     control_ui: ControlUi = ControlUi()

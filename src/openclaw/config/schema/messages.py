@@ -132,7 +132,7 @@ class SessionMaintenance(Record):
     max_disk_bytes: str | int | None = None
     """The most that the files of an agent's sessions take, such as 2gb. Archives go first, then old sessions."""
     high_water_bytes: str | int | None = None
-    """What is left when they took more. Unset means 80 % of maxDiskBytes."""
+    """Size after pruning. Unset means 80 % of maxDiskBytes."""
 
 
 class SessionArchive(Record):

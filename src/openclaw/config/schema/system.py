@@ -41,7 +41,7 @@ class ClusterConfig(Record):
     idle_seconds: Positive = 300
     """After how long without a message a session may be answered by another node."""
     drain_seconds: Count = 15
-    """How long a node that is told to stop waits for its runs before others go on with them."""
+    """How long a stopping node waits for its runs before other nodes resume them."""
 
 
 class Commands(Record):
@@ -81,7 +81,7 @@ class CronConfig(Record):
     webhook_token: Sensitive | None = None
     """Bearer token for that address."""
     session_retention: str | Literal[False] | None = None
-    """How long sessions of jobs are kept, such as 7d; false is for ever."""
+    """How long sessions of jobs are kept, such as 7d; false is forever."""
 
 
 class HookMatch(Record):
@@ -376,7 +376,7 @@ class Browser(Record):
     evaluate_enabled: bool = True
     """Allow scripts in pages."""
     allow_in_groups: bool = False
-    """Let the agent use it for group chats, too."""
+    """Let the agent use it for group chats as well."""
     cdp_url: str | None = None
     """Browser that already runs, http or ws; its network is not guarded as well as that of an own one."""
     remote_cdp_timeout_ms: Count = 1500
@@ -415,7 +415,7 @@ class WebReconnect(Record):
     jitter: Amount = 0.25
     """Random part of the pause."""
     max_attempts: Count = 12
-    """Attempts in a row; 0 is no limit."""
+    """Attempts in a row; 0 means unlimited."""
 
 
 class Web(Record):
@@ -496,4 +496,4 @@ class Wizard(Record):
     last_run_command: str | None = None
     """Command that ran it."""
     last_run_mode: Literal["local", "remote"] | None = None
-    """What it set up."""
+    """The version and mode of that setup."""

@@ -41,7 +41,7 @@ class ExecConfig(Record):
     host: Literal["sandbox", "gateway", "node"] = "sandbox"
     """Where commands run. In a session without a sandbox, "sandbox" is this machine itself, as the Gateway's user."""
     security: Literal["deny", "allowlist", "full"] | None = None
-    """What may run; unset: everything on host "sandbox", the allowlist on host "gateway", a node's rules on a node."""
+    """Commands that may run; unset: all on host "sandbox", the allowlist on host "gateway", a node's rules on a node."""
     ask: Literal["off", "on-miss", "always"] = "on-miss"
     """When a person is asked first: on-miss for what is not on the allowlist, where security is allowlist."""
     node: str | None = None
@@ -324,7 +324,7 @@ class McpServer(Record):
     tools: McpToolNames = McpToolNames()
     """Which of its tools are offered."""
     sessions: Literal["owner", "all"] = "owner"
-    """Who may use it: the owner's own sessions, or all, groups, guests and webhooks included."""
+    """Sessions that may use it: the owner's own sessions, or all, groups, guests and webhooks included."""
     agents: list[str] = []
     """Agent ids that may use it; empty means all."""
     ask: Literal["off", "always"] = "off"
