@@ -516,7 +516,7 @@ def test_a_mark_is_found_in_any_text(before: str, mark: str, after: str) -> None
 PROMPT_MAKERS = {
     "UserMessage": {
         "agent/compaction/memory_flush.py", "agent/window/window.py", "agent/compaction/summary.py",
-        "agent/loop.py", "agent/recorder.py", "agent/window/history_cleaner.py", "messages.py",
+        "agent/continuation.py", "agent/recorder.py", "agent/window/history_cleaner.py", "messages.py",
         "models/calls.py", "runs/accept.py", "sessions/tree.py",
     },
     "Incoming": {
@@ -524,7 +524,7 @@ PROMPT_MAKERS = {
         "inbound/pipeline.py", "scheduler/turns.py", "teamwork/send.py",
     },
     "notes.add": {
-        "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
+        "agent/tool_context.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
         "gateway/cluster/remote.py",
         "inbound/commands/context.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
