@@ -41,7 +41,7 @@ class ExecConfig(Record):
     host: Literal["sandbox", "gateway", "node"] = "sandbox"
     """Where commands run. In a session without a sandbox, "sandbox" is this machine itself, as the Gateway's user."""
     security: Literal["deny", "allowlist", "full"] | None = None
-    """Commands that may run; unset: all on host "sandbox", the allowlist on host "gateway", a node's rules on a node."""
+    """Commands that can run; unset: all on "sandbox", the allowlist on host "gateway", a node's rules on a node."""
     ask: Literal["off", "on-miss", "always"] = "on-miss"
     """When a person is asked first: on-miss for what is not on the allowlist, where security is allowlist."""
     node: str | None = None
