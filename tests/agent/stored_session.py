@@ -15,7 +15,7 @@ from openclaw.agent.compaction.compaction import CompactionHooks, CompactionJob,
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
-from openclaw.agent.runtime import ModelParts, PromptParts, Runtime, Stores
+from openclaw.agent.runtime import AddedTools, ModelParts, PromptLines, PromptParts, Runtime, Stores, ToolParts, Wakeups
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
 from openclaw.agent.window.tokens import PromptBudget, TokenMeasures
@@ -110,10 +110,16 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         derived=derived,
         hooks=parts.pop("hooks", None) or CompactionHooks(),
         compacting=CompactionsUnderWay(),
+        lines=PromptLines(),
     )
-    unused = ("processes", "memories", "approvals", "approval_rules", "notes", "wake", "search")
-    fields: dict[str, Any] = {**dict.fromkeys(unused), "config": config_store, **parts}
-    return Runtime(state_dir=state_dir, clock=clock, stores=stores, models=models, prompting=prompting, **fields)
+    unused = ("processes", "memories", "approvals", "approval_rules", "nodes", "mcp")
+    tools = ToolParts(
+        added=AddedTools(), wakeups=Wakeups(), **{name: cast(Any, parts.pop(name, None)) for name in unused}
+    )
+    fields: dict[str, Any] = {"notes": None, "search": None, "config": config_store, **parts}
+    return Runtime(
+        state_dir=state_dir, clock=clock, stores=stores, models=models, prompting=prompting, tools=tools, **fields
+    )
 
 
 class StoredSession:

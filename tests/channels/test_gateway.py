@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import pytest
@@ -16,10 +17,11 @@ from openclaw.channels.base import ChannelKinds
 from openclaw.channels.manager import ChannelManager
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
-from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway import assemble
 from openclaw.gateway.channels import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
+from openclaw.gateway.services import Services
 from openclaw.inbound.message import Inbound
 from openclaw.messages import Route
 from openclaw.outbound.reply import SendFailed
@@ -67,22 +69,25 @@ async def house(
     clock = SystemClock()
     config = ConfigStore(str(state / "openclaw.json"), clock, {})
     config.load_or_create()
-    gateway = await open_gateway(str(state), config, clock, {})
-    channels_of_test = ChannelManager(
-        kinds=ChannelKinds({}, {world.id: world}),
-        config=lambda: config.current,
-        clock=clock,
-        state_dir=str(state),
-        blobs=gateway.runtime.stores.blobs,
-        documents=gateway.runtime.stores.documents,
-        claims=gateway.runtime.stores.claims,
-        receive=lambda inbound: take(gateway, inbound),
-        admits=everybody,
-    )
-    gateway.channel_services = ChannelServices(gateway.runtime, channels_of_test)
+    opened: list[Gateway] = []
+
+    def manager(**parts: Any) -> ChannelManager:
+        """The manager without the pipeline: every message of the channel gets a run."""
+        own = {name: parts[name] for name in ("config", "clock", "state_dir", "blobs", "documents", "claims")}
+        return ChannelManager(
+            **own,
+            kinds=ChannelKinds({}, {world.id: world}),
+            receive=lambda inbound: take(opened[0], inbound),
+            admits=everybody,
+        )
+
+    with patch.object(assemble, "ChannelManager", manager):
+        gateway = await assemble.open_gateway(str(state), config, clock, {})
+    opened.append(gateway)
+    services = Services(gateway)
     http = await serve(gateway, "127.0.0.1", 0)
     try:
-        await gateway.start_services()
+        await services.start()
         await gateway.runs.find_unfinished()
         gateway.runs.start_unfinished()
         await gateway.channel_services.start()
@@ -96,7 +101,8 @@ async def house(
             await client.close()
     finally:
         await http.stop()
-        await close_gateway(gateway)
+        await services.stop()
+        await assemble.close_gateway(gateway)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from openclaw.cluster.links import NODE, NONCE, PROOF, Links
 
 def links_with(secret: str) -> Links:
     membership: Any = SimpleNamespace(node="b", secret=secret, peers={})
-    unused: Any = None
-    return Links(membership, unused, unused)
+    return Links(membership)
 
 
 async def knock(links: Links, node: str, proof: str, nonce: str) -> int:

@@ -141,7 +141,7 @@ async def test_with_files_the_only_node_owns_everything() -> None:
     claims.on_gained(SCHEDULER, hear)
     await claims.want(SCHEDULER)
     await claims.want(SCHEDULER)
-    assert heard == [SCHEDULER] and claims.alone and claims.owns(MAIN) and (await claims.claim(MAIN)).mine
+    assert heard == [SCHEDULER] and claims.owns(MAIN) and (await claims.claim(MAIN)).mine
 
 
 async def test_a_claim_whose_answer_was_lost_is_known_at_the_next_try(node: MakeNode) -> None:

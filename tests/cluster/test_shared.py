@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.assemble import start_scheduler
+from openclaw.gateway.cluster.service import ClusterService
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
@@ -44,7 +45,7 @@ class Node:
 
     async def die(self) -> None:
         """What the others see of a kill -9. Nothing of it is told to this node, which goes on for a moment."""
-        assert self.gateway.cluster is not None
+        assert isinstance(self.gateway.cluster, ClusterService)
         membership = self.gateway.cluster.membership
         assert membership._watching is not None and membership._connection is not None
         membership._watching.cancel()
@@ -70,7 +71,6 @@ class Cluster:
         config: dict[str, Any] = {"storage": self._storage, "channels": CHANNEL}
         parts = gateway_parts(state, self.model, clock=self.clock, channel=phone, **config)
         gateway = await self._stack.enter_async_context(parts)
-        assert gateway.cluster is not None
         await gateway.cluster.start("ws://127.0.0.1:9")
         await gateway.channel_services.start()
         await start_scheduler(gateway)
@@ -107,8 +107,10 @@ async def test_who_and_what_is_let_in_at_one_node_is_let_in_at_the_other(cluster
     await until(hears)
 
     rule = AllowRule(pattern="/bin/ls")
-    await first.runtime.approval_rules.allow_always("main", rule, "ls")
-    assert [one.pattern for one in (await second.runtime.approval_rules.rules_for("main")).allowlist] == ["/bin/ls"]
+    await first.runtime.tools.approval_rules.allow_always("main", rule, "ls")
+    assert [one.pattern for one in (await second.runtime.tools.approval_rules.rules_for("main")).allowlist] == [
+        "/bin/ls"
+    ]
 
 
 async def test_what_an_agent_is_told_next_is_told_by_whichever_node_runs_it(cluster: Cluster) -> None:
@@ -242,11 +244,11 @@ async def test_a_part_that_was_on_the_wire_when_its_node_died_is_sent_again_with
 
 async def test_questions_of_a_node_that_died_are_closed_and_its_sessions_told(cluster: Cluster) -> None:
     first, second = await cluster.join(), await cluster.join()
-    journal = second.gateway.runtime.approvals.journal
+    journal = second.gateway.runtime.tools.approvals.journal
     assert journal is not None
     await journal.note(PendingApproval(id="0123456789", command="ls"))
     await second.die()
-    heir = first.gateway.runtime.approvals.journal
+    heir = first.gateway.runtime.tools.approvals.journal
     assert heir is not None
 
     async def told() -> bool:

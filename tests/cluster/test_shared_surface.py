@@ -14,6 +14,7 @@ import pytest
 
 from openclaw.channels.base import ChannelKinds, WebhookAnswer, WebhookRequest
 from openclaw.gateway import assemble
+from openclaw.gateway.cluster.service import ClusterService
 from openclaw.gateway.gateway import Gateway
 from tests.gateway.auth.test_devices import Device
 from tests.support.gateway import TOKEN, model_config, text_of
@@ -52,7 +53,7 @@ async def two(tmp_path: Path, models: ModelServer) -> AsyncIterator[Two]:
             made.append(await stack.enter_async_context(InProcessGateway(tmp_path / name / "state", config)))
             await phone.until(lambda: "default" in phone.lives)
         for gateway in made:
-            assert gateway.gateway.cluster is not None
+            assert isinstance(gateway.gateway.cluster, ClusterService)
             async with asyncio.timeout(PATIENCE_S):
                 while not gateway.gateway.cluster.links.all():
                     await asyncio.sleep(0.01)

@@ -48,7 +48,7 @@ async def start_pair(stack: AsyncExitStack, tmp_path: Path, models: ModelServer,
         made.append(await stack.enter_async_context(InProcessGateway(tmp_path / name / "state", settings)))
     for gateway in made:
         cluster = gateway.gateway.cluster
-        assert cluster is not None
+        assert isinstance(cluster, ClusterService)
         async with asyncio.timeout(30):
             while not cluster.links.all():
                 await asyncio.sleep(0.01)
@@ -137,7 +137,7 @@ async def test_a_caller_gets_the_words_of_another_node_that_were_left_out_on_the
     async with pair.owner.client() as client:
         await client.chat("hello [[reply:Hi.]]")
     cluster, dropped = pair.owner.gateway.cluster, list[str]()
-    assert cluster is not None
+    assert isinstance(cluster, ClusterService)
     tell_all = cluster.links.tell_all
 
     def busy(kind: str, data: bytes, *, may_be_lost: bool = False) -> bool:
@@ -227,7 +227,7 @@ async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its
 
 async def test_a_question_is_answered_from_any_node(pair: Pair) -> None:
     request = ApprovalRequest(command="rm -r old", agent_id="main")
-    approval = pair.owner.gateway.runtime.approvals.ask(request, timeout_ms=60_000)
+    approval = pair.owner.gateway.runtime.tools.approvals.ask(request, timeout_ms=60_000)
     async with pair.other.client() as there:
         listed = await there.call("exec.approval.list", {})
         assert [one["id"] for one in listed["approvals"]] == [approval.id]
@@ -261,7 +261,7 @@ async def test_a_node_that_is_told_to_stop_finishes_its_run_and_hands_the_sessio
             await models.wait_for_requests(1)
         stopping = asyncio.create_task(pair.owner.stop())
         cluster = pair.other.gateway.cluster
-        assert cluster is not None
+        assert isinstance(cluster, ClusterService)
         async with asyncio.timeout(30):
             while all(node.state == "alive" for node in cluster.membership.peers.values()):
                 await asyncio.sleep(0.01)
@@ -309,7 +309,7 @@ async def test_the_status_is_what_was_seen_last_while_the_database_is_away(
         raise OSError(errno.ENOTCONN, "nobody listens there")
 
     cluster = pair.owner.gateway.cluster
-    assert cluster is not None
+    assert isinstance(cluster, ClusterService)
     monkeypatch.setattr(cluster.membership, "all_nodes", partial(away, None))
     async with pair.owner.client() as here, asyncio.timeout(60):
         while True:  # It looks at the others a few times a second.
@@ -331,7 +331,7 @@ async def test_what_may_have_been_done_where_its_answer_was_lost_is_not_done_aga
         "payload": {"kind": "agentTurn", "message": "hello"},
     }
     cluster = pair.other.gateway.cluster
-    assert cluster is not None and pair.owner.gateway.scheduler.running
+    assert isinstance(cluster, ClusterService) and pair.owner.gateway.scheduler.running
     ask, lost = cluster.links.ask, [False, True]
 
     async def cut(node: str, kind: str, data: bytes, _on_part: OnPart | None = None) -> bytes:
@@ -375,7 +375,7 @@ async def test_a_command_is_answered_where_it_was_sent_although_another_node_car
 
 async def test_a_session_is_taken_up_once_when_the_answer_was_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = pair.other.gateway.cluster
-    assert cluster is not None
+    assert isinstance(cluster, ClusterService)
     ask, cuts = cluster.links.ask, [True]
 
     async def cut(node: str, kind: str, data: bytes, on_part: OnPart | None = None) -> bytes:
@@ -408,11 +408,12 @@ async def test_nodes_connect_again_after_one_could_not_take_in_what_the_other_se
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clusters = [one.gateway.cluster for one in pair]
-    assert clusters[0] is not None and clusters[1] is not None
-    ours, theirs = sorted((clusters[0], clusters[1]), key=lambda cluster: cluster.claims.node)
+    first, second = clusters
+    assert isinstance(first, ClusterService) and isinstance(second, ClusterService)
+    ours, theirs = sorted((first, second), key=lambda cluster: cluster.claims.node)
     before = ours.links.open_to(theirs.claims.node)
     with monkeypatch.context() as patched:
-        patched.setattr(ours.relay, "hear", lambda *_: 1 / 0)
+        patched.setattr(ours.links.service, "receive", lambda *_: 1 / 0)
         theirs.relay.ended("a run")
         async with asyncio.timeout(30):
             while before is not None and before.open:

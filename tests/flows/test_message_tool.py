@@ -272,7 +272,7 @@ async def test_a_message_waits_for_its_channel_and_goes_out_once_after_a_kill(
 
 
 async def test_one_call_sends_once_however_often_it_is_made(gateway: InProcessGateway, signal: SignalDaemon) -> None:
-    tool = next(one for one in gateway.gateway.runtime.team_tools() if one.spec.name == "message")
+    tool = next(one for one in gateway.gateway.runtime.tools.added.make() if one.spec.name == "message")
     context = ToolContext(
         agent_id="main",
         session_key="agent:main:main",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.gateway.services import Services
 from openclaw.storage.files.newer_state import ARCHIVE
 from tests.storage.files.newer_state import add_session, conversation, database
 from tests.support import stored
@@ -266,6 +267,6 @@ async def test_a_store_that_was_moved_away_makes_the_gateway_unwell(tmp_path: Pa
         (gateway.sessions_dir() / f"{session_id}.jsonl").rename(
             archive / f"m.{session_id}.jsonl.imported-1790000000000"
         )
-        await gateway.gateway._look_at_state()
+        await Services(gateway.gateway).check_state()
         health = await client.call("health", {"probe": True})
         assert not health["ok"] and ARCHIVE in health["problem"]

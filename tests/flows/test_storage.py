@@ -67,7 +67,7 @@ async def test_the_sessions_of_a_deleted_agent_are_gone(gateway: InProcessGatewa
         await client.call("agents.delete", {"agentId": "helper"})
         listed = await client.call("sessions.list", {})
         assert [row["key"] for row in listed["sessions"]] == ["agent:main:main"]
-        assert gateway.gateway.agent_ids() == ["main"]
+        assert gateway.gateway.directory.agent_ids() == ["main"]
 
 
 async def test_a_killed_gateway_answers_once_what_it_had_accepted(tmp_path: Path, models: ModelServer) -> None:

@@ -7,30 +7,22 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from openclaw.agent.runtime import ModelParts, Runtime, Stores
 from openclaw.clock import SystemClock
-from openclaw.cluster.claims import SoleClaims
 from openclaw.config.store import ConfigStore
-from openclaw.gateway.assemble import build_gateway
+from openclaw.gateway.assemble import (
+    close_gateway,
+    open_gateway,
+)
 from openclaw.gateway.auth.authorise import METHOD_RIGHTS
-from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.metrics import Metrics
-from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.server import Server, serve
-from openclaw.models.catalogue import CurrentCatalogue
+from openclaw.gateway.services import Services
 from openclaw.rights import Right
-from openclaw.runs.runs import Runs
-from openclaw.sessions.system_events import SessionNotes
-from openclaw.storage.files.disk import FileDocuments
-from openclaw.storage.files.session_store import FileSessionStore
-from openclaw.storage.files.transcript import FileTranscriptStore
 
 TOKEN = "a-long-enough-test-token"
 
@@ -150,13 +142,6 @@ def connect_params(
     return {**params, **more}
 
 
-class NoCron:
-    """Stands in the place of the scheduler, which needs runs."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise MethodError("this Gateway has no scheduler", code="UNAVAILABLE")
-
-
 @asynccontextmanager
 async def running_gateway(
     state: Path,
@@ -174,54 +159,18 @@ async def running_gateway(
     environ: dict[str, str] = {}
     store = ConfigStore(str(path), clock, environ)
     store.load_or_create()
-    sessions = await FileSessionStore.open(str(state), clock=SystemClock(), agent_ids=["main"])
-    unused = cast(Any, None)
-    runtime = Runtime(
-        state_dir=state,
-        clock=clock,
-        config=store,
-        stores=Stores(
-            sessions=sessions,
-            transcripts=FileTranscriptStore(str(state), clock=clock, store_path=sessions.path),
-            ledger=unused,
-            blobs=unused,
-            documents=FileDocuments(state),
-            close=unused,
-            claims=SoleClaims(),
-        ),
-        models=ModelParts(
-            catalogue=CurrentCatalogue(store, environ, [], str(state)),
-            rescan=unused,
-            calls=unused,
-            failover=unused,
-            measures=unused,
-            hygiene=unused,
-            spending=unused,
-        ),
-        prompting=unused,
-        search=unused,
-        processes=unused,
-        notes=SessionNotes(clock),
-        approvals=unused,
-        approval_rules=unused,
-        wake=unused,
-        memories=unused,
-    )
-    gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
-    gateway.hook_runs = gateway.pipeline = gateway.notices = unused
-    gateway.runs = Runs(runtime, lambda _: ())
-    gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True, last=None))
-    gateway.cron = cast(Any, NoCron())
+    gateway = await open_gateway(str(state), store, clock, environ)
+    background = Services(gateway)
     if services:
-        await gateway.start_services()
+        await background.start()
     server = await serve(gateway, "localhost", 0, handshake_timeout_s=handshake_timeout_s)
     try:
         async with aiohttp.ClientSession() as http:
             yield Running(gateway, server, http)
     finally:
         await server.stop()
-        await gateway.stop()
-        await sessions.close()
+        await background.stop()
+        await close_gateway(gateway)
 
 
 def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -37,8 +37,8 @@ async def after_a_pass(state: Path, **maintenance: Any) -> list[str]:
     """The names of the sessions that are left."""
     config = {"session": {"maintenance": {"mode": "enforce", **maintenance}}}
     async with gateway_parts(state, ScriptedModel(), clock=HeldClock(NOW), **config) as gateway:
-        await gateway.maintain_sessions()
-        await gateway.maintain_sessions()
+        await gateway.cluster.maintain(gateway.maintenance)
+        await gateway.cluster.maintain(gateway.maintenance)
         page = await gateway.runtime.stores.sessions.select(SessionQuery())
         return sorted(row.key.rpartition(":")[2] for row in page.rows)
 

@@ -168,10 +168,8 @@ class Life:
         )
         async with parts as gateway:
             self.failing.watch(gateway.runtime.stores.ledger)
-            if gateway.cluster is not None:
-                await _until_done(lambda: gateway.cluster.start("ws://127.0.0.1:9"))
-            else:
-                await _until_done(gateway.runs.find_unfinished)
+            await _until_done(lambda: gateway.cluster.find_unfinished(gateway.runs, after_orderly_stop=False))
+            await _until_done(lambda: gateway.cluster.start("ws://127.0.0.1:9"))
             await gateway.pipeline.recover()
             gateway.runs.start_unfinished()
             await gateway.channel_services.start()
@@ -185,8 +183,7 @@ class Life:
 
     async def send(self, gateway: Gateway, name: str, mode: Any, **settings: Any) -> None:
         """A client sends a message until it is accepted."""
-        if not gateway.runtime.stores.claims.alone:
-            await _until_done(lambda: gateway.runtime.stores.claims.claim(f"session:main:{KEY}"))
+        await _until_done(lambda: gateway.runtime.stores.claims.claim(f"session:main:{KEY}"))
         asked = QueueSettings(mode=mode, debounce_ms=100, **settings)
         await _until_done(lambda: gateway.runs.submit(client_message(name), asked))
         self.accepted.add(name)

@@ -20,6 +20,7 @@ import pytest
 
 from openclaw.agent.tool_set import tools_for
 from openclaw.config.agents import workspace_dir
+from openclaw.gateway.nodes import Nodes
 from openclaw.models.base import Model
 from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.rights import OWNER_CALLER
@@ -86,12 +87,12 @@ CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @pytest.fixture
-async def tools(tmp_path: Path) -> AsyncIterator[dict[str, Tool]]:
+async def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, Tool]]:
     # The browser is offered where there is one, and any program can be named.
     browser = {"executablePath": sys.executable}
     async with gateway_parts(tmp_path / "state", ScriptedModel(), browser=browser) as gateway:
         runtime = gateway.runtime
-        runtime.has_nodes = lambda: True
+        monkeypatch.setattr(Nodes, "any", True)
         config = runtime.config.current
         workspace = workspace_dir(config, str(runtime.state_dir), "main")
         workspace.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 from openclaw.channels.base import Account, Capabilities, ChannelContext, NotConfigured
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound, Peer, Route, Sender
+from openclaw.inbound.message import Inbound, Peer, Sender
+from openclaw.messages import Route
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 LOOK_EVERY_S = 0.2

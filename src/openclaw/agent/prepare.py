@@ -157,7 +157,7 @@ async def prepare(
         kind=kind,
         source=source,
         now_ms=now,
-        children=runtime.children(session_key),
+        children=runtime.prompting.lines.of(session_key),
     )
     turn = SessionTurn(
         agent_id=agent_id,

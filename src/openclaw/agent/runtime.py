@@ -40,20 +40,69 @@ if TYPE_CHECKING:
     from openclaw.tools.process import ProcessRegistry
 
 
-class ForeignTools(Protocol):
-    """Where the tools of MCP servers come from."""
+class McpTools(Protocol):
+    """The tools of MCP servers."""
 
     def candidates(self, agent_id: str, *, owner: bool) -> Mapping[str, str]:
-        """The servers that such a session may use, and the beginning of the names of their tools."""
+        """Return the servers that such a session may use, and the common prefix of the names of their tools."""
         ...
 
     async def tools(self, names: Sequence[str]) -> tuple[Tool, ...]:
-        """The tools of these servers. They are started if need be."""
+        """Return the tools of these servers. Starts them if need be."""
         ...
 
     def lines(self) -> list[str]:
-        """One line on each server, for people."""
+        """Describe each server in one line, for people."""
         ...
+
+    def follow_config(self) -> None:
+        """Close the servers that the configuration no longer has."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class AddedTools:
+    """Tools that other parts of the Gateway add, such as those that look at other sessions."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[], Sequence[Tool]]] = []
+
+    def add(self, source: Callable[[], Sequence[Tool]]) -> None:
+        """Ask ``source`` for its tools whenever an agent's tools are assembled."""
+        self._sources.append(source)
+
+    def make(self) -> list[Tool]:
+        return [tool for source in self._sources for tool in source()]
+
+
+class Wakeups:
+    """Starts a turn in the session of an earlier run, with the result of a command that it left running."""
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[str, str], None]] = []
+
+    def subscribe(self, subscriber: Callable[[str, str], None]) -> None:
+        """Call ``subscriber`` with the run id and the text of each result."""
+        self._subscribers.append(subscriber)
+
+    def publish(self, run_id: str, text: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(run_id, text)
+
+
+class PromptLines:
+    """Lines about a session that other parts of the Gateway add to its next prompt."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[str], Sequence[str]]] = []
+
+    def add(self, source: Callable[[str], Sequence[str]]) -> None:
+        """Ask ``source`` with the session key for each prompt."""
+        self._sources.append(source)
+
+    def of(self, session_key: str) -> list[str]:
+        return [line for source in self._sources for line in source(session_key)]
 
 
 class Stores(msgspec.Struct, kw_only=True, frozen=True):
@@ -106,9 +155,27 @@ class PromptParts(msgspec.Struct, kw_only=True, frozen=True):
     """Settings and tools that are derived from the current configuration."""
     hooks: CompactionHooks
     compacting: CompactionsUnderWay
+    lines: PromptLines
 
 
-class Runtime(msgspec.Struct, kw_only=True):
+class ToolParts(msgspec.Struct, kw_only=True, frozen=True):
+    """What the agents' tools work with."""
+
+    processes: ProcessRegistry
+    """The running commands of the ``exec`` tool."""
+    approvals: Approvals
+    """Commands that wait for a person's approval."""
+    approval_rules: ApprovalRules
+    nodes: NodeCalls
+    """The paired and connected nodes."""
+    mcp: McpTools
+    memories: AgentMemories
+    """The agents' memory files and their search indexes."""
+    added: AddedTools
+    wakeups: Wakeups
+
+
+class Runtime(msgspec.Struct, kw_only=True, frozen=True):
     """The parts that runs and compactions use. ``gateway/assemble.py`` builds it once."""
 
     state_dir: Path
@@ -117,29 +184,11 @@ class Runtime(msgspec.Struct, kw_only=True):
     stores: Stores
     models: ModelParts
     prompting: PromptParts
-    processes: ProcessRegistry
-    """The running commands of the agents' ``exec`` tool."""
-    approvals: Approvals
-    """Commands that wait for a person's approval."""
-    approval_rules: ApprovalRules
+    tools: ToolParts
     notes: SessionNotes
-    wake: Callable[[str, str], None] | None
-    """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
-    team_tools: Callable[[], list[Tool]] = list
-    """Makes the tools that need the whole Gateway, such as those that look at other sessions."""
-    nodes: NodeCalls | None = None
-    """The nodes that are connected to the Gateway."""
-    has_nodes: Callable[[], bool] = lambda: False
-    """Whether there is a node at all. The agents' tools depend on it."""
-    foreign_tools: ForeignTools | None = None
-    """The tools of MCP servers. None where there can be none."""
-    children: Callable[[str], list[str]] = lambda _: []
-    """Tells in words which sub-agents of a session are at work. Empty if there are none."""
-    memories: AgentMemories
-    """The agents' memory files and their search indexes."""
-    extensions: ExtensionPoints = msgspec.field(default_factory=ExtensionPoints)
-    """What extensions added. It is empty without any."""
+    """Texts that wait for the next prompt of a session."""
     search: TranscriptSearch
+    extensions: ExtensionPoints = msgspec.field(default_factory=ExtensionPoints)
 
     async def may_send(self, agent_id: str, session_key: str, route: Route) -> bool:
         """Return whether the send policy lets a session send on this route now.

@@ -67,7 +67,7 @@ def tool_context(runtime: Runtime, prepared: Prepared, run_id: str, pay: Pay) ->
         env=workplace.env,
         pay=pay,
         notify=notify,
-        wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
+        wake=partial(runtime.tools.wakeups.publish, run_id),
         exec_overrides=overrides,
         sandbox=workplace.sandbox,
         why_missing=why_missing,

@@ -78,15 +78,15 @@ async def tools_for(
         foreign = (*runtime.extensions.tools_for(owner=owner), *servers)
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
     make = partial(_make, runtime, agent_id, policies, sandbox, foreign)
-    return runtime.prompting.derived.of(config, (*key, runtime.has_nodes()), make)
+    return runtime.prompting.derived.of(config, (*key, runtime.tools.nodes.any), make)
 
 
 async def _mcp_tools(
     runtime: Runtime, agent_id: str, owner: bool, policies: Sequence[ToolFilter], sandbox: Boundary | None
 ) -> tuple[Tool, ...]:
     """The tools of the MCP servers that the session may use. No other server is started for it."""
-    servers = runtime.foreign_tools
-    if servers is None or not runtime.config.current.mcp.servers:
+    servers = runtime.tools.mcp
+    if not runtime.config.current.mcp.servers:
         return ()
     usable = [
         name
@@ -120,11 +120,11 @@ def _make(
     tools = built_in_tools(
         workspace=workspace,
         settings=settings,
-        processes=runtime.processes,
-        rules=runtime.approval_rules,
-        approvals=runtime.approvals,
+        processes=runtime.tools.processes,
+        rules=runtime.tools.approval_rules,
+        approvals=runtime.tools.approvals,
         sandbox=sandbox,
-        nodes=runtime.nodes,
+        nodes=runtime.tools.nodes,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     beside_store = Path(runtime.stores.transcripts.folder(agent_id))
@@ -137,14 +137,14 @@ def _make(
         visible = [hit for hit in hits if await _is_visible(hit.session_id, visibility, runtime)]
         return [msgspec.to_builtins(hit) for hit in visible[:limit]]
 
-    notes = runtime.memories.of(agent_id, workspace, search, config)
+    notes = runtime.tools.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
-    tools += [*runtime.team_tools(), *foreign]
-    if runtime.nodes is not None and runtime.has_nodes():
+    tools += [*runtime.tools.added.make(), *foreign]
+    if runtime.tools.nodes.any:
         # Commands on nodes are commands. A sandboxed session has its sandbox for them.
         runs = sandbox is None and bool(allowed_tools(["exec"], policies))
         exec_tool = next((tool for tool in tools if runs and isinstance(tool, ExecTool)), None)
-        tools.append(NodesTool(runtime.nodes, exec_tool))
+        tools.append(NodesTool(runtime.tools.nodes, exec_tool))
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     if sandbox is not None:
         names &= set(tools_inside(names, sandbox.plan.filters))

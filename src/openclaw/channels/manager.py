@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -30,8 +30,6 @@ from openclaw.channels.base import (
     NotConfigured,
     Receive,
     Webhook,
-    WebhookAnswer,
-    WebhookRequest,
 )
 from openclaw.clock import Backoff, Chance, Clock
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, Claims, SoleClaims, channel_name
@@ -42,7 +40,7 @@ from openclaw.messages import Route
 from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.blobs import BlobStore
 from openclaw.storage.disk_errors import FOREVER, until_written
-from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.storage.documents import DocumentStore
 from openclaw.storage.errors import Fenced
 
 OnInbound: TypeAlias = Callable[[Inbound], Awaitable[None]]
@@ -52,8 +50,6 @@ ANSWER_S = 10.0
 ELSEWHERE = "another node has this account"
 STABLE_S = 60.0
 """An account that has run this long resets its restart backoff."""
-PATHS = "channels/webhooks.json"
-MAX_PATHS = 1000
 
 
 class RemoteAccounts(Protocol):
@@ -67,9 +63,56 @@ class RemoteAccounts(Protocol):
         """Raises ``SendFailed``."""
         ...
 
-    async def webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
-        """Forward a platform's request to the owner of an account. ``name`` is the account's name in the claims."""
+    async def status(self, running: RunningAccount, probe_s: float) -> dict[str, Any] | None:
+        """Return the account as its owner sees it, or None if the owner cannot be reached.
+
+        ``probe_s`` is how long its platform may take to answer. With 0 it is not asked.
+        """
         ...
+
+    async def claimed(self, running: RunningAccount, serves: Callable[[Route], bool]) -> None:
+        """Reclaim the deliveries that the previous owner of an account had begun, on the routes it ``serves``."""
+        ...
+
+    async def load_paths(self) -> None:
+        """Load the webhook paths of the other nodes' accounts."""
+        ...
+
+    def publish_path(self, path: str, name: str) -> None:
+        """Share the webhook path of an account. ``name`` is the account's name in the claims."""
+        ...
+
+    def webhook_at(self, path: str) -> tuple[Webhook, str] | None:
+        """Return a handler that forwards to the owner of the path, and the remainder of the path."""
+        ...
+
+
+class NoRemoteAccounts:
+    """The accounts of other nodes where there is one node."""
+
+    async def typing(self, running: RunningAccount, route: Route, on: bool) -> None:
+        pass
+
+    async def draft(self, running: RunningAccount, route: Route, draft_id: int, text: str) -> bool:
+        return False
+
+    async def act(self, running: RunningAccount, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        raise SendFailed("no other node has the account", reached=False)
+
+    async def status(self, running: RunningAccount, probe_s: float) -> dict[str, Any] | None:
+        return None
+
+    async def claimed(self, running: RunningAccount, serves: Callable[[Route], bool]) -> None:
+        pass
+
+    async def load_paths(self) -> None:
+        pass
+
+    def publish_path(self, path: str, name: str) -> None:
+        pass
+
+    def webhook_at(self, path: str) -> tuple[Webhook, str] | None:
+        return None
 
 
 class RunningAccount:
@@ -112,6 +155,7 @@ class ChannelManager:
         environ: Mapping[str, str] = MappingProxyType({}),
         reserved_names: Callable[[], set[str]] = set,
         claims: Claims | None = None,
+        others: RemoteAccounts | None = None,
         chance: Chance = random.random,
     ) -> None:
         """``reserved_names`` are the first path segments that the Gateway serves itself."""
@@ -137,38 +181,28 @@ class ChannelManager:
         """Called before an account is connected that another node may have owned. Set during assembly."""
         self.on_release: Callable[[RunningAccount], Awaitable[None]] | None = None
         """Called before an account moves to another node, so that deliveries in progress can finish."""
-        self._paths: SharedDocument[dict[str, str]] = SharedDocument(
-            documents,
-            PATHS,
-            dict,
-            lambda data: msgspec.json.decode(data, type=dict[str, str]),
-            msgspec.json.encode,
-            damaged="drop",
-        )
-        """Webhook path → name of its account, shared by the nodes of a cluster."""
-        self._publishing: set[asyncio.Task[None]] = set()
-        self.others: RemoteAccounts | None = None
-        """The accounts of other nodes. Set during assembly."""
-        if not self._claims.alone:
-            self._claims.on_gained(CHANNEL, self._gained)
-            self._claims.on_lost(CHANNEL, self._lost)
+        self.others = others or NoRemoteAccounts()
+        """The accounts of other nodes."""
+        self._claims.on_gained(CHANNEL, self._gained)
+        self._claims.on_lost(CHANNEL, self._lost)
         self._accounts: dict[tuple[str, str], RunningAccount] = {}
         self._changing = asyncio.Lock()
 
     async def start(self) -> None:
         """Start the configured accounts without waiting for their connections."""
         with contextlib.suppress(OSError):
-            await self.load_paths()
+            await self.others.load_paths()
         await self.apply(self._config())
 
     def list_configured(self) -> None:
         """Register the configured accounts without connecting them, for a read-only Gateway."""
-        if self._claims.alone:
-            config = self._config()
-            for kind in self.kinds.configured(config):
-                for account in kind.accounts(config):
-                    running = self._accounts[kind.id, account.id] = RunningAccount(kind, account)
-                    running.status.last_error = account.problem or None
+        config = self._config()
+        for kind in self.kinds.configured(config):
+            for account in kind.accounts(config):
+                running = RunningAccount(kind, account)
+                running.status.last_error = account.problem or None
+                if self._claims.owns(running.name):
+                    self._accounts[kind.id, account.id] = running
 
     async def apply(self, config: Config) -> None:
         """Start and stop accounts to match a configuration. Unchanged accounts keep running."""
@@ -225,10 +259,9 @@ class ChannelManager:
     # Ownership in a cluster
 
     async def _unwant(self, names: Sequence[str]) -> None:
-        if not self._claims.alone:
-            for name in names:
-                with contextlib.suppress(OSError, Fenced):
-                    await self._claims.unwant(name)
+        for name in names:
+            with contextlib.suppress(OSError, Fenced):
+                await self._claims.unwant(name)
 
     async def _gained(self, name: str) -> None:
         running = self._named(name)
@@ -250,8 +283,6 @@ class ChannelManager:
 
     def is_ours(self, channel: str, route: Route) -> bool:
         """Return whether this node delivers on a route. The scheduler's node owns routes without a usable account."""
-        if self._claims.alone:
-            return True
         running = self.find(channel, route.account_id)
         if running is None or not running.account.enabled or running.account.problem:
             return self._claims.owns(SCHEDULER)
@@ -259,7 +290,7 @@ class ChannelManager:
 
     async def owner(self, running: RunningAccount) -> str | None:
         """Return the node that owns the account, or None without an owner or a cluster."""
-        return None if self._claims.alone else await self._claims.owner(running.name)
+        return await self._claims.owner(running.name) or None
 
     async def _supervise(self, running: RunningAccount) -> None:
         """Run the channel, restarting it after a crash, until cancelled or ``NotConfigured``."""
@@ -340,13 +371,11 @@ class ChannelManager:
     def serve(self, path: str, webhook: Webhook, running: RunningAccount | None = None) -> Callable[[], None]:
         """Route requests below this path to ``webhook`` until the returned function is called."""
         key = f"/{path.strip('/')}"
-        if key.split("/")[1] in self._reserved_names() or _below(key, self._webhooks) is not None:
+        if key.split("/")[1] in self._reserved_names() or path_below(key, self._webhooks) is not None:
             raise NotConfigured(f"the path {key} is already in use; set another webhookPath")
         self._webhooks[key] = webhook
-        if running is not None and not self._claims.alone and self._paths.value.get(key) != running.name:
-            task = asyncio.create_task(self._publish_path(key, running.name))
-            self._publishing.add(task)
-            task.add_done_callback(self._publishing.discard)
+        if running is not None:
+            self.others.publish_path(key, running.name)
 
         def end() -> None:
             if self._webhooks.get(key) is webhook:
@@ -356,33 +385,13 @@ class ChannelManager:
 
     def webhook(self, path: str) -> tuple[Webhook, str] | None:
         """Return the handler of a path on the Gateway's port, and the remainder of the path."""
-        if (base := _below(path, self._webhooks)) is not None:
+        if (base := path_below(path, self._webhooks)) is not None:
             return self._webhooks[base], path[len(base) :].strip("/")
-        others = self.others
-        if others is not None and (base := _below(path, self._paths.value)) is not None:
-            return partial(others.webhook, self._paths.value[base], base), path[len(base) :].strip("/")
-        return None
+        return self.others.webhook_at(path)
 
     def own_webhook(self, base: str) -> Webhook | None:
         """Return this node's handler of exactly this path."""
         return self._webhooks.get(base)
-
-    async def load_paths(self) -> None:
-        """Load the webhook paths of the other nodes' accounts."""
-        if not self._claims.alone:
-            await self._paths.latest()
-
-    async def _publish_path(self, path: str, name: str) -> None:
-        """Share a path with the other nodes, because a platform may call any of them."""
-
-        def put(paths: dict[str, str]) -> None:
-            paths.pop(path, None)
-            while len(paths) >= MAX_PATHS:
-                del paths[next(iter(paths))]
-            paths[path] = name
-
-        with contextlib.suppress(Fenced):
-            await until_written(lambda: self._paths.change(put), self._clock.sleep)
 
     # Sending
 
@@ -495,6 +504,6 @@ class ChannelManager:
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def _below(path: str, bases: Iterable[str]) -> str | None:
+def path_below(path: str, bases: Iterable[str]) -> str | None:
     """Return the base that equals or contains the path."""
     return next((base for base in bases if path == base or path.startswith(f"{base}/")), None)

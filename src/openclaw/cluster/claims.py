@@ -49,8 +49,6 @@ class Claims(Protocol):
 
     node: str
     """The id of this node. It gets a new one with every start."""
-    alone: bool
-    """Whether there can be no other node, as with files. Then every name is owned, and nothing is ever lost."""
 
     async def claim(self, name: str) -> ClaimOwner:
         """Makes this node the owner if nobody is, and returns the owner. A name that is owned costs no query.
@@ -136,7 +134,6 @@ class SoleClaims(ClaimHearers):
     """The claims of the only node, which owns everything. ``want`` tells ``on_gained`` at once."""
 
     node = ""
-    alone = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +155,7 @@ class SoleClaims(ClaimHearers):
         return True
 
     def lives(self, node: str) -> bool:
-        return node == self.node
+        return False  # Earlier processes are gone, and this one has nothing to resume while it runs.
 
     def epoch(self, name: str) -> int:
         return 1

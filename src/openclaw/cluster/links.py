@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import aiohttp
@@ -110,22 +110,43 @@ class PartSender:
         return self._link.waiting_bytes
 
 
-Serve: TypeAlias = Callable[[str, bytes, PartSender], Awaitable[bytes]]
-"""Answers a request: its kind, its data, and where parts of the answer go."""
-Hear: TypeAlias = Callable[[str, str, bytes], None]
-"""Hears an event: the node, the kind and the data."""
+RequestHandler: TypeAlias = Callable[[bytes, PartSender], Awaitable[bytes]]
+"""Answers a request: its data, and where parts of the answer go."""
+OnEvent: TypeAlias = Callable[[str, str, bytes], None]
+"""Receives an event: the node, the kind and the data."""
+
+
+class LinkService:
+    """The handlers of the requests and events that other nodes send."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, RequestHandler] = {}
+        self._subscribers: list[OnEvent] = []
+
+    def handle(self, handlers: Mapping[str, RequestHandler]) -> None:
+        """Answer requests of these kinds."""
+        self._handlers.update(handlers)
+
+    def subscribe(self, subscriber: OnEvent) -> None:
+        self._subscribers.append(subscriber)
+
+    async def answer(self, kind: str, data: bytes, parts: PartSender) -> bytes:
+        return await self._handlers[kind](data, parts)
+
+    def receive(self, node: str, kind: str, data: bytes) -> None:
+        for subscriber in self._subscribers:
+            subscriber(node, kind, data)
 
 
 class Link:
     """One open connection to another node."""
 
-    def __init__(self, node: str, ws: Any, serve: Serve, hear: Hear, *, accepted: bool) -> None:
+    def __init__(self, node: str, ws: Any, service: LinkService, *, accepted: bool) -> None:
         self.node = node
         self.accepted = accepted
         """Whether the other node has opened it. Then it is a connection of our server, and ends with it."""
         self._ws = ws
-        self._serve = serve
-        self._hear = hear
+        self._service = service
         self._waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
         self._wake = asyncio.Event()
@@ -225,7 +246,7 @@ class Link:
     def _take(self, message: LinkMessage) -> None:
         match message:
             case LinkEvent(kind, data):
-                self._hear(self.node, kind, data)
+                self._service.receive(self.node, kind, data)
             case LinkRequest(id, kind, data):
                 task = asyncio.create_task(self._answer(id, kind, data))
                 self.answering.add(task)
@@ -250,7 +271,7 @@ class Link:
 
     async def _answer(self, id: int, kind: str, data: bytes) -> None:
         try:
-            answer = LinkAnswer(id, await self._serve(kind, data, PartSender(self, id)))
+            answer = LinkAnswer(id, await self._service.answer(kind, data, PartSender(self, id)))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -262,10 +283,9 @@ class Link:
 class Links:
     """The links of this node to all others. ``follow`` keeps them as the nodes come and go."""
 
-    def __init__(self, membership: Membership, serve: Serve, hear: Hear) -> None:
+    def __init__(self, membership: Membership) -> None:
         self._membership = membership
-        self._serve = serve
-        self._hear = hear
+        self.service = LinkService()
         self._links: dict[str, Link] = {}
         self._changed = asyncio.Event()
         self._dialing: dict[str, asyncio.Task[None]] = {}
@@ -437,7 +457,7 @@ class Links:
         ).hexdigest()
 
     async def _use(self, node: str, ws: Any, *, accepted: bool) -> None:
-        link = Link(node, ws, self._serve, self._hear, accepted=accepted)
+        link = Link(node, ws, self.service, accepted=accepted)
         before = self._links.get(node)
         self._links[node] = link
         if before is not None:

@@ -40,8 +40,6 @@ class HeldClaim(msgspec.Struct):
 class PostgresClaims(ClaimHearers):
     """The claims of one node. The names that it owns are in memory too."""
 
-    alone = False
-
     def __init__(self, database: PostgresDatabase, membership: Membership) -> None:
         super().__init__()
         self._database = database

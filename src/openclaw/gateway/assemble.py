@@ -1,28 +1,29 @@
-"""Builds a Gateway: opens the stores, makes every part and gives each part what it needs.
+"""Builds a Gateway: opens the stores, and makes every part from those before it.
 
-At the end stand the adapters that make methods, routes and followers of what extensions add.
+Where two parts need each other, one of them gets a registry or a signal that is made first: ``FollowerSources``,
+``AddedTools``, ``PromptLines``, ``Wakeups`` and the event that wakes the delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import uuid
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from openclaw import __version__
+import msgspec
+
 from openclaw.agent.compaction.compaction import CompactionHooks, CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
-from openclaw.agent.runtime import ModelParts, PromptParts, Runtime, Stores
+from openclaw.agent.runtime import AddedTools, ModelParts, PromptLines, PromptParts, Runtime, Stores, ToolParts, Wakeups
 from openclaw.agent.spend.budget import BilledSpeech
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.history_cleaner import Hygiene
@@ -30,24 +31,23 @@ from openclaw.agent.window.tokens import TokenMeasures
 from openclaw.channels.base import BUILT_IN, ChannelKinds, NativeCommand
 from openclaw.channels.manager import ChannelManager
 from openclaw.clock import Clock
-from openclaw.cluster.claims import SESSION, SoleClaims, session_name
-from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
+from openclaw.config.agents import default_agent_id, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
-from openclaw.extensions.api import MessageSent, MethodRequest
-from openclaw.extensions.points import LONGEST_COMMAND_S, ExtensionPoints, OwnMethod, Taken, load_extensions
-from openclaw.gateway.auth.authorise import FailedAuthLimiter
+from openclaw.extensions.points import ExtensionPoints, Taken, load_extensions
+from openclaw.gateway.auth.authorise import FailedAuthLimiter, SharedSecret
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.channels import ChannelRun, ChannelServices
-from openclaw.gateway.cluster.service import ClusterService, SchedulerService, SharedState
+from openclaw.gateway.cluster.single import Cluster, SchedulerParts
 from openclaw.gateway.disk_check import DiskCheck
 from openclaw.gateway.event_loop import LoopFairness, LoopLag
-from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.health import Health, build_health
+from openclaw.gateway.extension_adapters import SentMessages, extension_method
+from openclaw.gateway.gateway import Gateway, OpenCalls
+from openclaw.gateway.health import Health, HealthSources
 from openclaw.gateway.http.control_ui import SignInTickets
 from openclaw.gateway.http.routes import reserved_names
 from openclaw.gateway.logs import RunLog
-from openclaw.gateway.messenger import ChannelMessenger
+from openclaw.gateway.messenger import ChannelMessenger, MessageSender
 from openclaw.gateway.methods import (
     agents,
     browser,
@@ -72,13 +72,15 @@ from openclaw.gateway.nodes import Nodes
 from openclaw.gateway.presence import Presence
 from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
-from openclaw.gateway.server.registry import Handler, MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodTable
+from openclaw.gateway.server.server import Sockets
 from openclaw.gateway.session_directory import SessionDirectory
 from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.session_views import read_history
+from openclaw.gateway.storage import open_storage
 from openclaw.inbound.commands.registry import WORDS, listed
 from openclaw.inbound.commands.status import status
-from openclaw.inbound.incoming import CommandContext, client_facts
+from openclaw.inbound.incoming import client_facts
 from openclaw.inbound.message import MovedChat
 from openclaw.inbound.names import ResolvedNames
 from openclaw.inbound.notices import Notices
@@ -96,7 +98,7 @@ from openclaw.outbound.answer_filter import visible_text
 from openclaw.outbound.reply import SendFailed
 from openclaw.rights import OWNER
 from openclaw.routing import carry_over
-from openclaw.runs.run import Follower, Run, RunEvent, RunFinished
+from openclaw.runs.run import Follower, FollowerSources, Run
 from openclaw.runs.runs import Runs
 from openclaw.scheduler.cron import Cron, CronTool
 from openclaw.scheduler.heartbeat import Heartbeats
@@ -106,15 +108,11 @@ from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.search import SearchIndex, TranscriptSearch
 from openclaw.sessions.system_events import SessionNotes
 from openclaw.storage.disk_errors import Repairs
-from openclaw.storage.errors import Fenced, StorageRefused
-from openclaw.storage.files.disk import FileBlobStore, FileDocuments
-from openclaw.storage.files.import_sessions import migrate_sessions
-from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.session_store import FileSessionStore
-from openclaw.storage.files.transcript import FileTranscriptStore
-from openclaw.storage.inspection import storage_url
+from openclaw.storage.errors import Fenced
+from openclaw.storage.files.newer_state import StateWatch
 from openclaw.storage.message_ledger import END_STATES, Ledger
 from openclaw.teamwork.session_tools import SessionViews
+from openclaw.teamwork.subagents import SubagentIndex, SubagentsCommand
 from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool
 from openclaw.tools.browser.browsers import Browsers
@@ -126,9 +124,8 @@ from openclaw.tools.sandbox.launch import PLACES
 from openclaw.tools.web import WebFetchTool, WebSearchTool
 
 if TYPE_CHECKING:
-    from openclaw.cluster.postgres_claims import PostgresClaims
-    from openclaw.storage.postgres.ledger import PostgresLedger
-    from openclaw.storage.postgres.session_store import PostgresSessionStore
+    from openclaw.gateway.tls import ServerTls
+    from openclaw.tools.nodes import NodeCalls
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -153,76 +150,103 @@ METHOD_FAMILIES = (
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
 
 
+class StartOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What the process decides about its Gateway."""
+
+    secret: SharedSecret | None = None
+    """The secret from the command line."""
+    owner_key: str = ""
+    """The key in the lock file."""
+    tls: ServerTls | None = None
+    only_reads: bool = False
+    """For a command that inspects the folder. No older sessions are migrated, and no extension is loaded."""
+
+
+class Counters(msgspec.Struct, frozen=True):
+    metrics: Metrics
+    loop_lag: LoopLag
+    loop_fairness: LoopFairness
+
+    def count_failure(self, error: ModelError) -> None:
+        self.metrics.model_errors[error.kind] += 1
+
+
 async def open_gateway(
     state_dir: str,
     config: ConfigStore,
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
-    *,
-    only_reads: bool = False,
+    options: StartOptions | None = None,
 ) -> Gateway:
-    """Opens the stores and builds the parts. Nothing listens and nothing runs yet.
-
-    With ``only_reads``, for a command that looks at the folder, older sessions are not taken over and no extension is
-    loaded.
-    """
-    if not only_reads and storage_url(config.current, environ) is None:
-        await _migrate(state_dir, config.current, clock)
-    repairs = Repairs()
+    """Open the stores and build the parts, each from those before it. Nothing listens and nothing runs yet."""
+    options = options or StartOptions()
+    repairs, counters = Repairs(), Counters(Metrics(), LoopLag(clock), LoopFairness())
     if config.restored:
         repairs.note(config.restored)
-    keys = Keys(environ, state_dir=state_dir, clock=clock)
-    await keys.load(config.current)
-    metrics, loop_fairness = Metrics(), LoopFairness()
-
-    def count_failure(error: ModelError) -> None:
-        metrics.model_errors[error.kind] += 1
-
-    model_calls = ModelCalls(
-        keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
+    storage = await open_storage(state_dir, config, clock, environ, repairs, only_reads=options.only_reads)
+    stores, cluster = storage.stores, storage.cluster
+    broadcaster, devices = Broadcaster(cluster.relay), Devices(stores.documents, clock)
+    nodes = Nodes(stores.documents, clock, devices, broadcaster, lambda: config.current.gateway.nodes)
+    journal = ApprovalJournal(stores.documents, stores.claims.node)
+    await journal.load()
+    approvals = Approvals(clock, journal)
+    mcp = McpServers(lambda: config.current, clock, environ, approvals)
+    methods = MethodTable(*(family.methods for family in METHOD_FAMILIES))
+    extensions = ExtensionPoints()
+    if not options.only_reads:
+        extensions = await load_extensions(config.current, state_dir, _taken(methods))
+    runtime = await build_runtime(
+        state_dir, config, clock, environ, stores, nodes, approvals, mcp, extensions, counters
     )
-    memories = AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ))
-    runtime = await open_runtime(
-        state_dir, config, clock, environ, model_calls, memories, repairs, only_reads=only_reads
+    for method in extensions.methods.values():
+        methods.add_own(method.name, method.right, extension_method(method))
+    gateway = build_gateway(
+        runtime, cluster, environ, options, repairs, counters, broadcaster, devices, nodes, mcp, methods
     )
-    gateway = build_gateway(runtime, metrics, loop_fairness, environ)
-    gateway.repairs = repairs
-    gateway.mcp = McpServers(lambda: config.current, clock, environ, runtime.approvals)
-    runtime.foreign_tools = gateway.mcp
-
-    def wake(run_id: str, text: str) -> None:
-        gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
-
-    runtime.wake = wake
-    await runtime.notes.load(partial(has_ended, runtime.stores.ledger))
-    watch_compactions(runtime)
-    if not only_reads:
-        await add_extensions(gateway)
-    add_message_flow(gateway)
-    watch_approvals(runtime, gateway.broadcaster, gateway.runs.index, gateway.notices, gateway.spawn)
+    cluster.serve(gateway)
     return gateway
 
 
-async def open_runtime(
+def _taken(methods: MethodTable) -> Taken:
+    """Return the names that extensions cannot take."""
+    return Taken(
+        tools=frozenset(PLACES),
+        commands=frozenset(WORDS),
+        methods=frozenset(methods.advertised()),
+        channels=frozenset({*BUILT_IN, "webchat"}),
+    )
+
+
+async def build_runtime(
     state_dir: str,
     config: ConfigStore,
     clock: Clock,
     environ: Mapping[str, str],
-    model_calls: ModelCalls,
-    memories: AgentMemories,
-    repairs: Repairs,
-    *,
-    only_reads: bool = False,
+    stores: Stores,
+    nodes: NodeCalls,
+    approvals: Approvals,
+    mcp: McpServers,
+    extensions: ExtensionPoints,
+    counters: Counters,
 ) -> Runtime:
-    """Opens the stores, and makes what runs use beside them."""
-    current = config.current
-    stores = await open_stores(state_dir, current, clock, environ, repairs, only_reads=only_reads)
-    found = await _models_here(current, environ, state_dir)
-    catalogue = CurrentCatalogue(config, environ, found, state_dir)
-    questions = ApprovalJournal(stores.documents, stores.claims.node)
-    await questions.load()
-    derived = Derived()
-    return Runtime(
+    """Build the parts that runs use."""
+    keys = Keys(environ, state_dir=state_dir, clock=clock)
+    await keys.load(config.current)
+    calls = ModelCalls(
+        keys,
+        lambda: config.current,
+        clock,
+        state_dir,
+        take_turn=counters.loop_fairness.enter,
+        failed=counters.count_failure,
+    )
+    for api, provider in extensions.providers.items():
+        calls.add_provider(api, provider)
+    catalogue = CurrentCatalogue(config, environ, await _models_here(config.current, environ, state_dir), state_dir)
+    hooks, derived = CompactionHooks(), Derived()
+    notes = SessionNotes(clock, lambda: user_zone(config.current), stores.documents)
+    await notes.load(partial(has_ended, stores.ledger))
+    runtime = Runtime(
         state_dir=Path(state_dir),
         clock=clock,
         config=config,
@@ -230,8 +254,8 @@ async def open_runtime(
         models=ModelParts(
             catalogue=catalogue,
             rescan=catalogue.look_again,
-            calls=model_calls,
-            failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
+            calls=calls,
+            failover=Failover(keys, lambda: config.current, catalogue, derived),
             measures=TokenMeasures(),
             hygiene=Hygiene(),
             spending=Spending(stores.lines),
@@ -241,320 +265,229 @@ async def open_runtime(
             cache=PromptCache(),
             reports=ReportStore(stores.blobs),
             derived=derived,
-            hooks=CompactionHooks(),
+            hooks=hooks,
             compacting=CompactionsUnderWay(),
+            lines=PromptLines(),
         ),
-        processes=ProcessRegistry(),
-        notes=SessionNotes(clock, lambda: user_zone(config.current), stores.documents),
-        approvals=Approvals(clock, questions),
-        approval_rules=ApprovalRules(stores.documents, clock),
-        wake=None,
-        memories=memories,
+        tools=ToolParts(
+            processes=ProcessRegistry(),
+            approvals=approvals,
+            approval_rules=ApprovalRules(stores.documents, clock),
+            nodes=nodes,
+            mcp=mcp,
+            memories=AgentMemories(Path(state_dir), clock, Embedders(calls.http, keys, environ)),
+            added=AddedTools(),
+            wakeups=Wakeups(),
+        ),
+        notes=notes,
         search=TranscriptSearch(SearchIndex(state_dir, visible_text), stores.lines),
+        extensions=extensions,
     )
-
-
-async def open_stores(
-    state_dir: str,
-    config: Config,
-    clock: Clock,
-    environ: Mapping[str, str],
-    repairs: Repairs,
-    *,
-    only_reads: bool = False,
-) -> Stores:
-    """Opens the stores on files, or on the database that the configuration names."""
-    if (url := storage_url(config, environ)) is not None:
-        return await _open_postgres(url, state_dir, config, clock, only_reads=only_reads)
-    sessions = await FileSessionStore.open(
-        state_dir, clock=clock, store_template=config.session.store, agent_ids=agent_ids(config), repairs=repairs
-    )
-    transcripts = FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path)
-    ledger = await FileLedger.open(state_dir, clock=clock, repairs=repairs)
-
-    async def close() -> None:
-        await transcripts.close()
-        await sessions.close()
-        await ledger.close()
-
-    blobs, documents = FileBlobStore(state_dir), FileDocuments(state_dir, repairs)
-    return Stores(
-        sessions=sessions,
-        transcripts=transcripts,
-        ledger=ledger,
-        blobs=blobs,
-        documents=documents,
-        close=close,
-        claims=SoleClaims(),
-    )
-
-
-async def _open_postgres(url: str, state_dir: str, config: Config, clock: Clock, *, only_reads: bool) -> Stores:
-    try:
-        from openclaw.cluster.membership import Membership
-        from openclaw.cluster.postgres_claims import PostgresClaims
-        from openclaw.storage.postgres.database import ClaimEpoch, PostgresDatabase
-        from openclaw.storage.postgres.documents import PostgresBlobStore, PostgresDocuments
-        from openclaw.storage.postgres.ledger import PostgresLedger
-        from openclaw.storage.postgres.session_store import PostgresSessionStore
-        from openclaw.storage.postgres.transcript import PostgresTranscriptStore
-    except ImportError:
-        raise StorageRefused(
-            "storage.url names a PostgreSQL database, and the package for it is missing. "
-            "Install it with: openclaw extras add postgres"
-        ) from None
-    settings = config.storage
-    # A command that only looks is no node.
-    node = "" if only_reads else Membership.new_id()
-    database = await PostgresDatabase.open(url, schema=settings.schema, pool_size=settings.pool_size, node=node)
-    membership = Membership(database, lease_s=config.cluster.lease_seconds, version=__version__)
-    claims = PostgresClaims(database, membership)
-
-    def claim_of(agent_id: str, key: str) -> ClaimEpoch:
-        name = session_name(agent_id, key)
-        return ClaimEpoch(name, claims.epoch(name))
-
-    try:
-        if not only_reads:
-            await membership.join()
-        sessions = await PostgresSessionStore.open(database, claim_of)
-        transcripts = PostgresTranscriptStore(database, state_dir, clock=clock, claim_of=sessions.transcript_claim)
-        shared = only_reads or bool(membership.peers)
-        ledger = await PostgresLedger.open(
-            database, clock=clock, only_reads=shared, claim_of=None if only_reads else claim_of
-        )
-    except BaseException:
-        await membership.leave()
-        await database.close()
-        raise
-
-    documents = PostgresDocuments(database)
-
-    async def settle(name: str) -> None:
-        agent_id, _, key = name.removeprefix(SESSION).partition(":")
-        await sessions.settle(agent_id, key)
-
-    async def close() -> None:
-        await documents.close()
-        if not membership.fenced:
-            await transcripts.close()
-            with contextlib.suppress(OSError, Fenced):  # A change that waited for its message was not acknowledged.
-                await sessions.close()
-        await membership.leave()
-        await database.close()
-
-    claims.on_lost(SESSION, settle)
-    blobs = PostgresBlobStore(database, state_dir)
-    return Stores(
-        sessions=sessions,
-        transcripts=transcripts,
-        ledger=ledger,
-        blobs=blobs,
-        documents=documents,
-        close=close,
-        claims=claims,
-        lines=transcripts,
-    )
+    watch_compactions(runtime)
+    for name, hook in extensions.compaction:
+        hooks.on(name, hook)
+    return runtime
 
 
 def build_gateway(
-    runtime: Runtime, metrics: Metrics, loop_fairness: LoopFairness, environ: Mapping[str, str]
+    runtime: Runtime,
+    cluster: Cluster,
+    environ: Mapping[str, str],
+    options: StartOptions,
+    repairs: Repairs,
+    counters: Counters,
+    broadcaster: Broadcaster,
+    devices: Devices,
+    nodes: Nodes,
+    mcp: McpServers,
+    methods: MethodTable,
 ) -> Gateway:
-    """The parts that serve clients and channels, without runs."""
-    clock, state_dir = runtime.clock, str(runtime.state_dir)
-    broadcaster, disk, known_devices = (
-        Broadcaster(),
-        DiskCheck(state_dir, clock),
-        Devices(runtime.stores.documents, clock),
+    """Build the way of a message through the Gateway, and the parts that serve clients and channels."""
+    clock, config, stores, state_dir = runtime.clock, runtime.config, runtime.stores, str(runtime.state_dir)
+    calls, parts_ready, followers = OpenCalls(), asyncio.Event(), FollowerSources()
+    directory, restart, presence = SessionDirectory(runtime), Restart(state_dir, clock), Presence(clock)
+    pairing, names = PairingStore(stores.documents, clock), ResolvedNames(stores.documents)
+    runs = Runs(runtime, followers.of, cluster.messages)
+    notices = Notices(runtime, runs, publish=broadcaster.publish, wake_delivery=parts_ready.set, spawn=calls.spawn)
+    subagents = SubagentIndex(stores.ledger, runs)
+    runtime.prompting.lines.add(subagents.lines)
+    pipeline = Pipeline(
+        runtime,
+        runs,
+        pairing,
+        names,
+        notices,
+        SubagentsCommand(runtime, subagents, runs),
+        restart.schedule,
+        environ,
+        calls.spawn,
+        Transcriber(lambda: config.current, stores.blobs, runtime.models.calls.keys, environ, BilledSpeech(runtime)),
+        cluster.messages,
     )
 
-    def publish_health(health: dict[str, Any]) -> None:
-        broadcaster.publish("health", health, state_version=gateway.state_version())
+    def wake(run_id: str, text: str) -> None:
+        calls.spawn(pipeline.wake(run_id, text, str(uuid.uuid4())))
 
-    gateway = Gateway(
+    runtime.tools.wakeups.subscribe(wake)
+    watch_approvals(runtime, broadcaster, runs.index, notices, calls.spawn)
+    channels = _build_channels(runtime, cluster, environ, pipeline, calls)
+    channel_services = ChannelServices(runtime, channels, parts_ready)
+    follow_runs(followers, runtime, broadcaster, notices, calls, counters.metrics, channel_services)
+
+    async def status_card(session: SessionRef) -> str:
+        return await status(pipeline.commands, client_facts(session, OWNER), "")
+
+    views = SessionViews(runtime, partial(read_history, public=False), status_card)
+    team = Team(runtime, runs, pipeline, notices, views, subagents)
+    publish = partial(broadcaster.publish, drop_if_slow=True)
+    turns = ScheduledTurns(runtime, runs, pipeline, notices, partial(unreachable, channels))
+    heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
+    off = environ.get("OPENCLAW_SKIP_CRON") == "1"
+    cron = Cron(turns, heartbeats, partial(publish, "cron"), stores.documents, switched_off=off)
+    hook_runs = HookRuns(turns, heartbeats)
+    scheduler = cluster.scheduler(
+        SchedulerParts(
+            runtime=runtime, pipeline=pipeline, heartbeats=heartbeats, hook_runs=hook_runs, cron=cron, cluster=cluster
+        )
+    )
+    browsers = Browsers(lambda: config.current.browser, runtime.state_dir, environ, clock)
+    browser_tool = BrowserTool(browsers, clock)
+
+    def browser_changed(_old: Config, _new: Config, paths: list[str]) -> None:
+        if any(path.startswith("browser") for path in paths):
+            calls.spawn(browsers.settings_changed())
+
+    config.subscribe(browser_changed)
+    web_search = WebSearchTool(lambda: config.current.tools.web.search, environ, clock)
+    web_fetch = WebFetchTool(lambda: config.current.tools.web.fetch, clock)
+    messenger = MessageSender(runtime, notices, channel_services)
+    always: list[Tool] = [
+        CronTool(cron, heartbeats, runtime),
+        MessagingTool(ChannelMessenger(runtime, messenger, team.jobs)),
+    ]
+
+    def tools() -> list[Tool]:
+        rules = config.current.tools.web
+        web: list[Tool] = [
+            *([web_search] if rules.search.enabled else []),
+            *([web_fetch] if rules.fetch.enabled else []),
+        ]
+        used: list[Tool] = [browser_tool] if browsers.offered() else []
+        return [*team.tools(), *always, *web, *used]
+
+    runtime.tools.added.add(tools)
+    transcripts = stores.transcripts
+    state_watch = StateWatch(runtime.state_dir, lambda agent: Path(transcripts.folder(agent)))
+    disk = DiskCheck(state_dir, clock)
+    sources = HealthSources(
         runtime=runtime,
-        directory=SessionDirectory(runtime),
-        environ=environ,
-        methods=MethodTable(*(family.methods for family in METHOD_FAMILIES)),
-        broadcaster=broadcaster,
-        presence=Presence(clock),
-        devices=known_devices,
-        nodes=Nodes(
-            runtime.stores.documents, clock, known_devices, broadcaster, lambda: runtime.config.current.gateway.nodes
-        ),
-        pairing=PairingStore(runtime.stores.documents, clock),
-        names=ResolvedNames(runtime.stores.documents),
-        health=Health(clock, disk, lambda: build_health(gateway), publish_health),
-        disk=disk,
-        auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
-        sign_in_tickets=SignInTickets(clock),
-        restart=Restart(state_dir, clock),
-        metrics=metrics,
-        loop_lag=LoopLag(clock),
-        loop_fairness=loop_fairness,
-        search=runtime.search,
+        directory=directory,
+        channels=channels,
+        heartbeats=heartbeats,
+        runs=runs,
+        state_watch=state_watch,
     )
+    return Gateway(
+        runtime=runtime,
+        directory=directory,
+        environ=environ,
+        methods=methods,
+        broadcaster=broadcaster,
+        presence=presence,
+        devices=devices,
+        nodes=nodes,
+        pairing=pairing,
+        names=names,
+        health=Health(clock, disk, sources, broadcaster, presence),
+        disk=disk,
+        auth_limiter=FailedAuthLimiter(clock, lambda: config.current.gateway.auth.rate_limit),
+        sign_in_tickets=SignInTickets(clock),
+        sockets=Sockets(),
+        restart=restart,
+        metrics=counters.metrics,
+        loop_lag=counters.loop_lag,
+        loop_fairness=counters.loop_fairness,
+        channel_services=channel_services,
+        runs=runs,
+        maintenance=Maintenance(runtime, runs, directory),
+        notices=notices,
+        calls=calls,
+        cluster=cluster,
+        pipeline=pipeline,
+        team=team,
+        heartbeats=heartbeats,
+        cron=cron,
+        hook_runs=hook_runs,
+        scheduler=scheduler,
+        turns=turns,
+        browsers=browsers,
+        browser_tool=browser_tool,
+        messenger=messenger,
+        mcp=mcp,
+        repairs=repairs,
+        state_watch=state_watch,
+        given_secret=options.secret,
+        owner_key=options.owner_key,
+        tls=options.tls,
+        started_at=clock.now_ms(),
+    )
+
+
+def _build_channels(
+    runtime: Runtime,
+    cluster: Cluster,
+    environ: Mapping[str, str],
+    pipeline: Pipeline,
+    calls: OpenCalls,
+) -> ChannelManager:
+    kinds, config = ChannelKinds(environ), runtime.config
+    for kind in runtime.extensions.channels.values():
+        kinds.add(kind)
 
     async def moved(chat: MovedChat) -> None:
         if await carry_over(runtime, chat):
             # The channel itself may be restarted by this, so it does not wait for it.
-            gateway.spawn(runtime.config.reload())
+            calls.spawn(config.reload())
 
-    channels = ChannelManager(
-        kinds=ChannelKinds(environ),
-        config=lambda: runtime.config.current,
+    return ChannelManager(
+        kinds=kinds,
+        config=lambda: config.current,
         clock=runtime.clock,
         state_dir=str(runtime.state_dir),
         blobs=runtime.stores.blobs,
         documents=runtime.stores.documents,
         claims=runtime.stores.claims,
-        receive=lambda inbound: gateway.pipeline.receive(inbound),
-        admits=lambda inbound: gateway.pipeline.admits(inbound),
-        notice=lambda inbound: gateway.pipeline.notice(inbound),
-        edited=lambda inbound: gateway.pipeline.edited(inbound),
-        deleted=lambda inbound: gateway.pipeline.deleted(inbound),
+        others=cluster.channels,
+        receive=pipeline.receive,
+        admits=pipeline.admits,
+        notice=pipeline.notice,
+        edited=pipeline.edited,
+        deleted=pipeline.deleted,
         moved=moved,
-        commands=lambda: native_commands(runtime.config.current),
+        commands=lambda: native_commands(config.current),
         environ=environ,
-        reserved_names=lambda: reserved_names(runtime.config.current, runtime.extensions),
-    )
-    gateway.channel_services = ChannelServices(runtime, channels)
-    return gateway
-
-
-async def add_extensions(gateway: Gateway) -> None:
-    """Loads the extensions that the configuration names, and puts what they add in its places."""
-    runtime, kinds = gateway.runtime, gateway.channel_services.channels.kinds
-    taken = Taken(
-        tools=frozenset(PLACES),
-        commands=frozenset(WORDS),
-        methods=frozenset(gateway.methods.advertised()),
-        channels=frozenset({*BUILT_IN, "webchat"}),
-    )
-    points = runtime.extensions = await load_extensions(runtime.config.current, str(runtime.state_dir), taken)
-    for name, hook in points.compaction:
-        runtime.prompting.hooks.on(name, hook)
-    for kind in points.channels.values():
-        kinds.add(kind)
-    for api, provider in points.providers.items():
-        gateway.runtime.models.calls.add_provider(api, provider)
-    for method in points.methods.values():
-        gateway.methods.add_own(method.name, method.right, extension_method(method))
-
-
-def add_message_flow(gateway: Gateway) -> None:
-    """Makes the way of a message through the Gateway: the pipeline, the runs and the notices."""
-    runtime = gateway.runtime
-    runs = Runs(runtime, lambda run: followers_of(gateway, run))
-    notices = Notices(
-        runtime,
-        runs,
-        publish=gateway.broadcaster.publish,
-        wake_delivery=lambda: gateway.channel_services.delivery.wake(),
-        spawn=gateway.spawn,
-    )
-    commands = CommandContext(
-        runtime=runtime,
-        runs=runs,
-        notices=notices,
-        restart=gateway.restart.schedule,
-        environ=gateway.environ,
-        subagents=lambda *asked: gateway.team.command.answer(*asked),
-        stop_subagents=lambda key: gateway.team.subagents.stop_all(key),
-    )
-    gateway.runs, gateway.notices = runs, notices
-    gateway.maintenance = Maintenance(runtime, runs, gateway.transcript_folders)
-    if not runtime.stores.claims.alone and runtime.stores.claims.node:
-        # Only the stores in PostgreSQL have such claims, and a command that looks at them is no node.
-        stores = cast("PostgresSessionStore", runtime.stores.sessions), cast("PostgresLedger", runtime.stores.ledger)
-        gateway.cluster = ClusterService(gateway, cast("PostgresClaims", runtime.stores.claims), stores)
-    transcriber = Transcriber(
-        lambda: runtime.config.current,
-        runtime.stores.blobs,
-        gateway.runtime.models.calls.keys,
-        gateway.environ,
-        BilledSpeech(runtime),
-    )
-    gateway.pipeline = Pipeline(
-        runtime, runs, gateway.pairing, gateway.names, notices, commands, gateway.spawn, transcriber
+        reserved_names=lambda: reserved_names(config.current, runtime.extensions),
     )
 
-    if gateway.cluster is not None:
-        gateway.cluster.attach()
 
-    async def status_card(session: SessionRef) -> str:
-        return await status(commands, client_facts(session, OWNER), "")
-
-    views = SessionViews(runtime, partial(read_history, public=False), status_card)
-    team = gateway.team = Team(runtime, runs, gateway.pipeline, notices, views)
-    runtime.children = team.subagents.lines
-    add_scheduler(gateway)
-    message = MessagingTool(ChannelMessenger(gateway, team.jobs))
-    web_fetch = WebFetchTool(lambda: runtime.config.current.tools.web.fetch, runtime.clock)
-
-    web_search = WebSearchTool(lambda: runtime.config.current.tools.web.search, gateway.environ, runtime.clock)
-
-    browser_tool = add_browser(gateway)
-
-    def tools() -> list[Tool]:
-        rules = runtime.config.current.tools.web
-        web: list[Tool] = [
-            *([web_search] if rules.search.enabled else []),
-            *([web_fetch] if rules.fetch.enabled else []),
-        ]
-        used: list[Tool] = [browser_tool] if gateway.browsers.offered() else []
-        return [*team.tools(), CronTool(gateway.cron, gateway.heartbeats, runtime), message, *web, *used]
-
-    runtime.team_tools = tools
-    runtime.nodes, runtime.has_nodes = gateway.nodes, lambda: gateway.nodes.any
-
-
-def add_browser(gateway: Gateway) -> BrowserTool:
-    """Makes the browsers of the Gateway. None is started before it is used."""
-    runtime = gateway.runtime
-    gateway.browsers = Browsers(
-        lambda: runtime.config.current.browser, runtime.state_dir, gateway.environ, runtime.clock
-    )
-
-    def changed(_old: Config, _new: Config, paths: list[str]) -> None:
-        if any(path.startswith("browser") for path in paths):
-            gateway.spawn(gateway.browsers.settings_changed())
-
-    runtime.config.subscribe(changed)
-    gateway.browser_tool = BrowserTool(gateway.browsers, runtime.clock)
-    return gateway.browser_tool
-
-
-def add_scheduler(gateway: Gateway) -> None:
-    """Makes what runs without a message: heartbeats, scheduled jobs and the turns of webhooks."""
-
-    def reach(channel: str, to: str, account_id: str | None) -> str | None:
-        channels = gateway.channel_services.channels
-        if not channels.accounts(channel):
-            return f"channel {channel} is not configured"
-        running = channels.find(channel, account_id)
-        if running is None:
-            return f"channel {channel} has no account {account_id}"
-        try:
-            running.kind.peer(to)
-        except SendFailed as problem:
-            return str(problem)
-        return None
-
-    publish = partial(gateway.broadcaster.publish, drop_if_slow=True)
-    turns = gateway.turns = ScheduledTurns(gateway.runtime, gateway.runs, gateway.pipeline, gateway.notices, reach)
-    gateway.heartbeats = Heartbeats(turns, partial(publish, "heartbeat"))
-    off = gateway.environ.get("OPENCLAW_SKIP_CRON") == "1"
-    documents = gateway.runtime.stores.documents
-    gateway.cron = Cron(turns, gateway.heartbeats, partial(publish, "cron"), documents, switched_off=off)
-    gateway.hook_runs = HookRuns(turns, gateway.heartbeats)
-    gateway.scheduler, gateway.shared_state = SchedulerService(gateway), SharedState(gateway)
+def unreachable(channels: ChannelManager, channel: str, to: str, account_id: str | None) -> str | None:
+    """Return why nothing can be sent there, or None if it can."""
+    if not channels.accounts(channel):
+        return f"channel {channel} is not configured"
+    running = channels.find(channel, account_id)
+    if running is None:
+        return f"channel {channel} has no account {account_id}"
+    try:
+        running.kind.peer(to)
+    except SendFailed as problem:
+        return str(problem)
+    return None
 
 
 async def start_scheduler(gateway: Gateway) -> None:
-    """Goes on with what the last Gateway left, then waits for what is due and for what other nodes change."""
+    """Resume what the last Gateway left, then wait for what is due and for what other nodes change."""
     await gateway.scheduler.start()
-    gateway.shared_state.start()
+    gateway.cluster.follow_changes()
 
 
 def native_commands(config: Config) -> list[NativeCommand]:
@@ -572,37 +505,41 @@ async def has_ended(ledger: Ledger, run_id: str) -> bool:
     return row is None or row.state in END_STATES
 
 
-def followers_of(gateway: Gateway, run: Run) -> list[Follower]:
-    """Return those who follow a run: the metrics, the log, the clients, and the channel that its reply goes to."""
+def follow_runs(
+    followers: FollowerSources,
+    runtime: Runtime,
+    broadcaster: Broadcaster,
+    notices: Notices,
+    calls: OpenCalls,
+    metrics: Metrics,
+    channel_services: ChannelServices,
+) -> None:
+    """Let the metrics, the log, the clients, the extensions and the channel of its reply follow every run."""
 
-    def verbose() -> str:
-        return run.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
+    def clients(run: Run) -> Follower:
+        def verbose() -> str:
+            return run.verbose or runtime.config.current.agents.defaults.verbose_default or "off"
 
-    def notice(name: str, text: str) -> None:
-        gateway.spawn(gateway.notices.notify_run(run, name, text))
+        def notice(name: str, text: str) -> None:
+            calls.spawn(notices.notify_run(run, name, text))
 
-    stream = RunStream(run, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
-    followers: list[Follower] = [RunMetrics(run, gateway.metrics).event, RunLog(run).event, stream.event]
-    if gateway.runtime.extensions.hooks["message_sent"]:
-        followers.append(SentMessages(run, gateway.runtime.extensions).event)
-    if run.row.route.is_delivered:
-        followers.append(ChannelRun(run, gateway.channel_services, gateway.runtime.config.current).event)
-    return followers
+        return RunStream(run, broadcaster, runtime.clock, verbose, notice=notice).event
 
+    def extensions(run: Run) -> Follower | None:
+        if not runtime.extensions.hooks["message_sent"]:
+            return None
+        return SentMessages(run, runtime.extensions).event
 
-async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
-    report = await migrate_sessions(
-        state_dir,
-        default_agent=default_agent_id(config),
-        main_key=main_key(config),
-        scope=config.session.scope,
-        clock=clock,
-    )
-    if report is None:
-        return
-    log.info("older sessions taken over: %d files, %d sessions", report.copied, report.sessions)
-    for problem in report.problems:
-        log.warning("older sessions: %s", problem)
+    def channel(run: Run) -> Follower | None:
+        if not run.row.route.is_delivered:
+            return None
+        return ChannelRun(run, channel_services, runtime.config.current).event
+
+    followers.add(lambda run: RunMetrics(run, metrics).event)
+    followers.add(lambda run: RunLog(run).event)
+    followers.add(clients)
+    followers.add(extensions)
+    followers.add(channel)
 
 
 async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
@@ -617,70 +554,30 @@ async def _models_here(config: Config, environ: Mapping[str, str], state_dir: st
 
 
 async def close_gateway(gateway: Gateway) -> None:
-    """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
+    """Close the parts in the order of the flow: runs first, because they still write to the stores."""
     runtime = gateway.runtime
+    gateway.restart.stop()
+    gateway.health.stop()
+    gateway.presence.stop()
     for close in (
-        gateway.shared_state.stop,
+        gateway.cluster.stop_following,
         gateway.scheduler.stop,
         partial(runtime.extensions.tell_all, "gateway_stopping"),
         gateway.pipeline.close,
         gateway.team.close,
         gateway.runs.stop,
         gateway.channel_services.stop,
-        *([gateway.cluster.close] if gateway.cluster is not None else []),
-        gateway.stop,
-        runtime.approvals.close,
-        gateway.mcp.close,
+        gateway.cluster.close,
+        runtime.tools.approvals.close,
+        runtime.tools.mcp.close,
         runtime.extensions.close,
-        runtime.processes.close,
+        runtime.tools.processes.close,
         gateway.browsers.close,
-        runtime.memories.close,
-        gateway.runtime.models.calls.close,
+        runtime.tools.memories.close,
+        runtime.models.calls.close,
     ):
         with contextlib.suppress(Fenced):  # A node that was given up writes nothing more, and is closed all the same.
             await close()
     with contextlib.suppress(OSError, Fenced):
         await runtime.notes.synced()
     await runtime.stores.close()
-
-
-# Extensions
-
-
-def extension_method(method: OwnMethod) -> Handler:
-    async def answer(call: MethodCall) -> Any:
-        params = call.params if isinstance(call.params, dict) else {}
-        try:
-            async with asyncio.timeout(LONGEST_COMMAND_S):
-                said = method.function(MethodRequest(params=params, rights=call.client.rights))
-                return await said if inspect.isawaitable(said) else said
-        except ValueError as problem:
-            raise MethodError(str(problem)) from None
-        except TimeoutError:
-            raise MethodError(f"{method.name} gave no answer", code="UNAVAILABLE") from None
-
-    return answer
-
-
-class SentMessages:
-    """Follows a run and notifies extensions of its answer."""
-
-    def __init__(self, run: Run, points: ExtensionPoints) -> None:
-        self._run = run
-        self._points = points
-
-    def event(self, event: RunEvent) -> None:
-        if not isinstance(event, RunFinished):
-            return
-        run = self._run
-        said = run.result.shown if run.result is not None else []
-        self._points.message_sent(
-            MessageSent(
-                agent_id=run.row.agent_id,
-                session_key=run.row.session_key,
-                channel=run.row.route.channel or run.row.source,
-                run_id=run.run_id,
-                state=run.state,
-                text="\n\n".join(one.text for one in said if one.text),
-            )
-        )

@@ -57,23 +57,24 @@ TTL_S = 120.0
 class ChannelServices:
     """Owns the channel manager and the delivery worker."""
 
-    def __init__(self, runtime: Runtime, channels: ChannelManager) -> None:
+    def __init__(self, runtime: Runtime, channels: ChannelManager, parts_ready: asyncio.Event) -> None:
+        """``parts_ready`` is set when the outbox has new parts."""
         self._config = runtime.config
         self.clock = runtime.clock
         self.ledger = runtime.stores.ledger
         self.may_send = runtime.may_send
         self.channels = channels
-        alone, documents = runtime.stores.claims.alone, runtime.stores.documents
+        documents = runtime.stores.documents
         self.delivery = Delivery(
             runtime.stores.ledger,
             channels,
             runtime.clock,
-            is_ours=None if alone else channels.is_ours,
+            is_ours=channels.is_ours,
+            woken=parts_ready,
             tell_others=lambda: self._spawn(documents.tell(OUTBOX)),
         )
         channels.on_connected = self.delivery.wake
-        if not alone:
-            channels.on_claimed, channels.on_release = self._took, self._leave
+        channels.on_claimed, channels.on_release = self._claimed, self._leave
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -93,9 +94,9 @@ class ChannelServices:
         await self.delivery.stop()
         await self.channels.stop()
 
-    async def _took(self, running: RunningAccount) -> None:
-        """Takes back what the node was sending that had the account before."""
-        await self.ledger.outbox_reclaim(running.kind.id, lambda route: self._goes_through(running, route))
+    async def _claimed(self, running: RunningAccount) -> None:
+        """Reclaim what the node was sending that had the account before."""
+        await self.channels.others.claimed(running, lambda route: self._goes_through(running, route))
         self.delivery.wake()
 
     async def _leave(self, running: RunningAccount) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_config, default_agent_id, heartbeat_config, heartbeat_ms
@@ -16,13 +18,32 @@ from openclaw.scheduler.heartbeat import PROMPT
 from openclaw.sessions.keys import shown_key
 
 if TYPE_CHECKING:
+    from openclaw.agent.runtime import Runtime
+    from openclaw.channels.manager import ChannelManager
+    from openclaw.config.schema import Config
     from openclaw.gateway.disk_check import DiskCheck
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.presence import Presence
+    from openclaw.gateway.server.events import Broadcaster
+    from openclaw.gateway.session_directory import SessionDirectory
+    from openclaw.runs.runs import Runs
+    from openclaw.scheduler.heartbeat import Heartbeats
+    from openclaw.storage.files.newer_state import StateWatch
 
 log = logging.getLogger("openclaw.gateway.health")
 
 MAX_AGE_MS = 60_000
 RECENT_SESSIONS = 5
+
+
+class HealthSources(msgspec.Struct, kw_only=True, frozen=True):
+    """The parts whose state makes up the health of the Gateway."""
+
+    runtime: Runtime
+    directory: SessionDirectory
+    channels: ChannelManager
+    heartbeats: Heartbeats
+    runs: Runs
+    state_watch: StateWatch
 
 
 class Health:
@@ -32,13 +53,15 @@ class Health:
         self,
         clock: Clock,
         disk: DiskCheck,
-        build: Callable[[], Awaitable[dict[str, Any]]],
-        publish: Callable[[dict[str, Any]], None],
+        sources: HealthSources,
+        broadcaster: Broadcaster,
+        presence: Presence,
     ) -> None:
         self._clock = clock
         self._disk = disk
-        self._build = build
-        self._publish = publish
+        self._sources = sources
+        self._broadcaster = broadcaster
+        self._presence = presence
         self.cached: dict[str, Any] | None = None
         self.version = 1
         self._refreshing: asyncio.Task[dict[str, Any]] | None = None
@@ -51,7 +74,7 @@ class Health:
         cached = self.cached
         if cached is None or self._clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
             return await self.refresh()
-        return await self._build()
+        return await build_health(self._sources)
 
     async def refresh(self) -> dict[str, Any]:
         return await asyncio.shield(self.refresh_soon())
@@ -64,9 +87,10 @@ class Health:
         return self._refreshing
 
     async def _refresh(self) -> dict[str, Any]:
-        self.cached = await self._build()
+        self.cached = await build_health(self._sources)
         self.version += 1
-        self._publish(self.cached)
+        version = {"presence": self._presence.version, "health": self.version}
+        self._broadcaster.publish("health", self.cached, state_version=version)
         return self.cached
 
     def stop(self) -> None:
@@ -90,27 +114,27 @@ def problems_view(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-async def build_health(gateway: Gateway) -> dict[str, Any]:
-    config = gateway.runtime.config.current
-    began, now = gateway.runtime.clock.monotonic(), gateway.runtime.clock.now_ms()
+async def build_health(sources: HealthSources) -> dict[str, Any]:
+    config = sources.runtime.config.current
+    began, now = sources.runtime.clock.monotonic(), sources.runtime.clock.now_ms()
     default = default_agent_id(config)
-    channels = by_channel(gateway.channel_services.channels)
+    channels = by_channel(sources.channels)
     agents: list[dict[str, Any]] = []
-    for agent_id in gateway.agent_ids():
+    for agent_id in sources.directory.agent_ids():
         listed = agent_config(config, agent_id)
         agent: dict[str, Any] = {"agentId": agent_id}
         if listed is not None and listed.name:
             agent["name"] = listed.name
         agent["isDefault"] = agent_id == default
-        agent["heartbeat"] = heartbeat_summary(gateway, agent_id)
-        agent["sessions"] = await session_summary(gateway, agent_id, now)
+        agent["heartbeat"] = heartbeat_summary(config, agent_id, enabled=sources.heartbeats.enabled)
+        agent["sessions"] = await session_summary(sources.runtime, agent_id, now)
         agents.append(agent)
     sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
-    waits = [Finding("waitsForStorage", "warn", text) for text in gateway.runs.storage_problems()]
+    waits = [Finding("waitsForStorage", "warn", text) for text in sources.runs.storage_problems()]
     return {
-        **problems_view([*gateway.state_watch.problems, *waits]),
+        **problems_view([*sources.state_watch.problems, *waits]),
         "ts": now,
-        "durationMs": int((gateway.runtime.clock.monotonic() - began) * 1000),
+        "durationMs": int((sources.runtime.clock.monotonic() - began) * 1000),
         "channels": {name: summary_of([one.status.view() for one in accounts]) for name, accounts in channels.items()},
         "channelOrder": list(channels),
         "channelLabels": {name: accounts[0].kind.label for name, accounts in channels.items()},
@@ -121,11 +145,10 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def heartbeat_summary(gateway: Gateway, agent_id: str) -> dict[str, Any]:
-    """The agent's heartbeat, and whether there is one."""
-    config = gateway.runtime.config.current
+def heartbeat_summary(config: Config, agent_id: str, *, enabled: bool) -> dict[str, Any]:
+    """Describe the agent's heartbeat. ``enabled`` tells whether heartbeats run at all."""
     beat, every = heartbeat_config(config, agent_id), heartbeat_ms(config, agent_id)
-    enabled = bool(every) and gateway.heartbeats.enabled
+    enabled = bool(every) and enabled
     summary: dict[str, Any] = {"enabled": enabled, "every": str(beat.every) if every else "disabled"}
     summary |= {"everyMs": every or None, "prompt": beat.prompt or PROMPT, "target": beat.target}
     if beat.model:
@@ -133,8 +156,7 @@ def heartbeat_summary(gateway: Gateway, agent_id: str) -> dict[str, Any]:
     return {**summary, "ackMaxChars": beat.ack_max_chars}
 
 
-async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str, Any]:
-    runtime = gateway.runtime
+async def session_summary(runtime: Runtime, agent_id: str, now: int) -> dict[str, Any]:
     scope = runtime.config.current.session.scope
     listed = await most_recent(runtime.stores.sessions, agent_id, RECENT_SESSIONS, scope=scope)
     recent = [
@@ -145,4 +167,4 @@ async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str
         }
         for row in listed.rows
     ]
-    return {"path": gateway.runtime.stores.sessions.path(agent_id), "count": listed.total, "recent": recent}
+    return {"path": runtime.stores.sessions.path(agent_id), "count": listed.total, "recent": recent}

@@ -27,7 +27,7 @@ from openclaw.clock import Clock, SystemClock
 from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
-from openclaw.gateway.assemble import close_gateway, open_gateway, start_scheduler
+from openclaw.gateway.assemble import StartOptions, close_gateway, open_gateway, start_scheduler
 from openclaw.gateway.auth.authorise import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
@@ -42,6 +42,7 @@ from openclaw.gateway.server.server import (
     reachable_host,
     serve,
 )
+from openclaw.gateway.services import Services
 from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import describe_failure, is_storage_failure, refusal_text
@@ -237,46 +238,41 @@ async def serving(
     lock: GatewayLock | None = None,
 ) -> AsyncGenerator[tuple[Gateway, Server]]:
     """Opens a Gateway that listens and has resumed its unfinished messages. Leaving the context stops and closes it."""
+    tls = await asyncio.to_thread(_open_tls, config.current, state, clock)
+    options = StartOptions(secret=secret, owner_key=lock.owner_key if lock is not None else "", tls=tls)
     try:
-        gateway = await open_gateway(state, config, clock, environ)
+        gateway = await open_gateway(state, config, clock, environ, options)
     except StorageRefused as refused:
         raise CannotStart(str(refused)) from None
-    gateway.given_secret = secret
-    server: Server | None = None
+    services, server = Services(gateway), None
     try:
-        unfinished = 0
-        if gateway.cluster is None:
-            unfinished = await gateway.runs.find_unfinished(
-                after_orderly_stop=lock is not None and lock.after_orderly_stop
-            )
-        gateway.tls = await asyncio.to_thread(_open_tls, config.current, state, clock)
+        unfinished = await gateway.cluster.find_unfinished(
+            gateway.runs, after_orderly_stop=lock is not None and lock.after_orderly_stop
+        )
         server = await _listen(gateway, host, port)
         if lock is not None:
             _describe(lock, gateway, host)
-        await gateway.start_services()
+        await services.start()
         if unfinished:
-            log.info("taking up %s", counted(unfinished, "unfinished message", "unfinished messages"))
+            log.info("resuming %s", counted(unfinished, "unfinished message", "unfinished messages"))
         gateway.runs.start_unfinished()
-        if gateway.cluster is not None:
-            url = server.url(own_address(host))
-            await gateway.cluster.start(url, gateway.tls.fingerprint if gateway.tls else "")
-        await report_lost(gateway.runtime.approvals.journal, gateway.pipeline)
-        if gateway.cluster is None:
-            await gateway.pipeline.recover()
+        await gateway.cluster.start(server.url(own_address(host)), tls.fingerprint if tls else "")
+        await report_lost(gateway.runtime.tools.approvals.journal, gateway.pipeline)
+        await gateway.cluster.recover(gateway.pipeline)
         await gateway.team.start()
-        await gateway.tell_repairs()
+        await services.report_repairs()
         await gateway.channel_services.start()
         await start_scheduler(gateway)
         await gateway.runtime.extensions.tell_all("gateway_started")
         yield gateway, server
         restart = gateway.restart.requested.is_set()
-        if gateway.cluster is not None:
-            await gateway.cluster.drain()
+        await gateway.cluster.drain(gateway)
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
         server = None
     finally:
         if server is not None:  # The start, or what ran meanwhile, has failed. The next start listens at the same port.
             await server.stop()
+        await services.stop()
         await close_gateway(gateway)
         if lock is not None:
             lock.after_orderly_stop = True  # A restart in place comes here, and the process goes on.
@@ -294,7 +290,6 @@ def _open_tls(config: Config, state: str, clock: Clock) -> ServerTls | None:
 
 def _describe(lock: GatewayLock, gateway: Gateway, host: str) -> None:
     """Writes into the lock file how programs of this user reach the Gateway, also when its certificate changes."""
-    gateway.owner_key = lock.owner_key
     tls = gateway.tls
 
     def describe() -> None:

@@ -38,7 +38,9 @@ from openclaw.tools.base import ToolContext
 from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    from openclaw.agent.runtime import Runtime
+    from openclaw.gateway.channels import ChannelServices
+    from openclaw.inbound.notices import Notices
 
 
 WAIT_S = 30.0
@@ -76,111 +78,115 @@ class SendOutcome(msgspec.Struct, frozen=True):
     """Why the message will never arrive."""
 
 
-def account_for(gateway: Gateway, channel: str | None, account_id: str | None) -> RunningAccount:
-    """The account that sends. Without a channel it is the only one that is configured. Raises ``SendRefused``."""
-    channels = gateway.channel_services.channels
-    configured = list(dict.fromkeys(one.kind.id for one in channels.accounts()))
-    named = normalize_channel(channel) or (configured[0] if len(configured) == 1 else "whatsapp")
-    if named not in configured:
-        raise SendRefused(f"unsupported channel: {named}")
-    running = channels.find(named, account_id)
-    if running is None:
-        accounts = ", ".join(one.account.id for one in channels.accounts(named))
-        raise SendRefused(f'unknown account "{account_id}" of channel {named}; known: {accounts}')
-    return running
+class MessageSender:
+    """Sends without a run: finds the account, stores the message with its parts, and waits for the delivery."""
 
+    def __init__(self, runtime: Runtime, notices: Notices, services: ChannelServices) -> None:
+        self._runtime = runtime
+        self._notices = notices
+        self._delivery = services.delivery
+        self.channels = services.channels
 
-def session_for(gateway: Gateway, running: RunningAccount, to: str) -> SessionRef:
-    """The session that a conversation belongs to. Raises ``SendRefused`` if ``to`` is nobody on the channel."""
-    try:
-        peer = running.kind.peer(to)
-    except SendFailed as problem:
-        raise SendRefused(str(problem)) from None
-    heard = Inbound(channel=running.kind.id, account_id=running.account.id, peer=peer, sender=Sender(id=peer.id), to=to)
-    resolved = resolve_route(gateway.runtime.config.current, heard)
-    return SessionRef(resolved.agent_id, resolved.session_key)
+    def account_for(self, channel: str | None, account_id: str | None) -> RunningAccount:
+        """The account that sends. Without a channel it is the only one that is configured. Raises ``SendRefused``."""
+        channels = self.channels
+        configured = list(dict.fromkeys(one.kind.id for one in channels.accounts()))
+        named = normalize_channel(channel) or (configured[0] if len(configured) == 1 else "whatsapp")
+        if named not in configured:
+            raise SendRefused(f"unsupported channel: {named}")
+        running = channels.find(named, account_id)
+        if running is None:
+            accounts = ", ".join(one.account.id for one in channels.accounts(named))
+            raise SendRefused(f'unknown account "{account_id}" of channel {named}; known: {accounts}')
+        return running
 
-
-async def fetched_media(gateway: Gateway, addresses: Sequence[str], running: RunningAccount) -> list[MediaRef]:
-    """The files at these addresses, stored for an account that sends them. Raises ``SendRefused``."""
-    limit = size_limit(gateway.runtime.config.current, running.kind.id, running.account.id)
-    addresses = list(dict.fromkeys(addresses))
-    if len(addresses) > MAX_MEDIA:
-        raise SendRefused(f"too many files: {len(addresses)}; at most {MAX_MEDIA}")
-    media: list[MediaRef] = []
-    for address in addresses:
+    def session_for(self, running: RunningAccount, to: str) -> SessionRef:
+        """The session that a conversation belongs to. Raises ``SendRefused`` if ``to`` is nobody on the channel."""
         try:
-            data = await fetch(address, FetchLimits(max_bytes=MAX_MEDIA_BYTES, timeout_s=30))
-        except FetchRefused as refused:
-            raise SendRefused(f"mediaUrl {address[:200]} was not fetched: {refused}") from None
-        name = urlsplit(address).path.rpartition("/")[2] or None
-        try:
-            media.append(await stored_media(gateway, data, name, limit))
-        except Unsendable as problem:
-            raise SendRefused(f"mediaUrl {address[:200]} was not sent: {problem}") from None
-    return media
-
-
-async def stored_media(gateway: Gateway, data: bytes, name: str | None, limit: SizeLimit, mime: str = "") -> MediaRef:
-    """A file to send, stored. Raises ``Unsendable`` if it is too large for the channel."""
-    mime = content_type(data, mime or mimetypes.guess_type(name or "")[0] or "")
-    data, mime, name = await within(data, mime, name or "", limit)
-    return MediaRef(blob=await gateway.runtime.stores.blobs.put(data), mime_type=mime, file_name=name or None)
-
-
-async def post(gateway: Gateway, message: MessageToSend) -> tuple[LedgerRow, bool]:
-    """Writes the message down. Returns False if that was done before."""
-    accept = Accept(
-        run_id=message.run_id,
-        dedupe_key=f"send|{message.run_id}",
-        agent_id=message.agent_id,
-        session_key=message.session_key,
-        session_id="",
-        source=message.source,
-        route=message.route,
-        body=MessageBody(text=message.text),
-    )
-    return await gateway.notices.post(
-        accept, [message.text], message.media, reply_to=message.reply_to, buttons=message.buttons, act=message.act
-    )
-
-
-async def delivery_outcome(gateway: Gateway, row: LedgerRow) -> SendOutcome:
-    """Waits for the delivery and reports it."""
-    parts = await gateway.channel_services.delivery.wait(row.id, WAIT_S)
-    message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
-    answer = {"runId": row.run_id, "channel": row.route.channel, "messageId": message_id}
-    if row.reason.code is ReasonCode.SEND_POLICY:
-        return SendOutcome(answer, BLOCKED)
-    if dead := next((part for part in parts if part.state == "dead"), None):
-        return SendOutcome(answer, delivery_text(dead))
-    if waiting := next((part for part in parts if part.state != "sent"), None):
-        return SendOutcome(
-            {**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"}
+            peer = running.kind.peer(to)
+        except SendFailed as problem:
+            raise SendRefused(str(problem)) from None
+        heard = Inbound(
+            channel=running.kind.id, account_id=running.account.id, peer=peer, sender=Sender(id=peer.id), to=to
         )
-    if bare := next((part for part in parts if part.error), None):
-        answer["warning"] = f"a file was not sent: {bare.error}"
-    return SendOutcome(answer)
+        resolved = resolve_route(self._runtime.config.current, heard)
+        return SessionRef(resolved.agent_id, resolved.session_key)
 
+    async def fetched_media(self, addresses: Sequence[str], running: RunningAccount) -> list[MediaRef]:
+        """The files at these addresses, stored for an account that sends them. Raises ``SendRefused``."""
+        limit = size_limit(self._runtime.config.current, running.kind.id, running.account.id)
+        addresses = list(dict.fromkeys(addresses))
+        if len(addresses) > MAX_MEDIA:
+            raise SendRefused(f"too many files: {len(addresses)}; at most {MAX_MEDIA}")
+        media: list[MediaRef] = []
+        for address in addresses:
+            try:
+                data = await fetch(address, FetchLimits(max_bytes=MAX_MEDIA_BYTES, timeout_s=30))
+            except FetchRefused as refused:
+                raise SendRefused(f"mediaUrl {address[:200]} was not fetched: {refused}") from None
+            name = urlsplit(address).path.rpartition("/")[2] or None
+            try:
+                media.append(await self.stored_media(data, name, limit))
+            except Unsendable as problem:
+                raise SendRefused(f"mediaUrl {address[:200]} was not sent: {problem}") from None
+        return media
 
-async def open_session(gateway: Gateway, session: SessionRef) -> None:
-    """Makes the session's entry if there is none."""
-    now = gateway.runtime.clock.now_ms()
+    async def stored_media(self, data: bytes, name: str | None, limit: SizeLimit, mime: str = "") -> MediaRef:
+        """A file to send, stored. Raises ``Unsendable`` if it is too large for the channel."""
+        mime = content_type(data, mime or mimetypes.guess_type(name or "")[0] or "")
+        data, mime, name = await within(data, mime, name or "", limit)
+        return MediaRef(blob=await self._runtime.stores.blobs.put(data), mime_type=mime, file_name=name or None)
 
-    def change(entry: SessionEntry | None) -> SessionEntry:
-        return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
+    async def post(self, message: MessageToSend) -> tuple[LedgerRow, bool]:
+        """Writes the message down. Returns False if that was done before."""
+        accept = Accept(
+            run_id=message.run_id,
+            dedupe_key=f"send|{message.run_id}",
+            agent_id=message.agent_id,
+            session_key=message.session_key,
+            session_id="",
+            source=message.source,
+            route=message.route,
+            body=MessageBody(text=message.text),
+        )
+        return await self._notices.post(
+            accept, [message.text], message.media, reply_to=message.reply_to, buttons=message.buttons, act=message.act
+        )
 
-    await gateway.runtime.stores.sessions.update(session.agent_id, session.key, change)
+    async def delivery_outcome(self, row: LedgerRow) -> SendOutcome:
+        """Waits for the delivery and reports it."""
+        parts = await self._delivery.wait(row.id, WAIT_S)
+        message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
+        answer = {"runId": row.run_id, "channel": row.route.channel, "messageId": message_id}
+        if row.reason.code is ReasonCode.SEND_POLICY:
+            return SendOutcome(answer, BLOCKED)
+        if dead := next((part for part in parts if part.state == "dead"), None):
+            return SendOutcome(answer, delivery_text(dead))
+        if waiting := next((part for part in parts if part.state != "sent"), None):
+            return SendOutcome(
+                {**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"}
+            )
+        if bare := next((part for part in parts if part.error), None):
+            answer["warning"] = f"a file was not sent: {bare.error}"
+        return SendOutcome(answer)
 
+    async def open_session(self, session: SessionRef) -> None:
+        """Makes the session's entry if there is none."""
+        now = self._runtime.clock.now_ms()
 
-async def write_to_transcript(gateway: Gateway, message: MessageToSend) -> None:
-    """Writes the text to the transcript, so that the agent knows what went out in its name. It is written once.
+        def change(entry: SessionEntry | None) -> SessionEntry:
+            return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
 
-    It waits until no run of the session is under way. A session that is gone gets nothing.
-    """
-    text = message.text or ", ".join(file.file_name or "media" for file in message.media)
-    entry = injected_message(text, gateway.runtime.clock.now_ms(), sent=True)
-    await gateway.notices.write(message.session, entry, entry_id(message.run_id, "sent"))
+        await self._runtime.stores.sessions.update(session.agent_id, session.key, change)
+
+    async def write_to_transcript(self, message: MessageToSend) -> None:
+        """Writes the text to the transcript, so that the agent knows what went out in its name. It is written once.
+
+        It waits until no run of the session is under way. A session that is gone gets nothing.
+        """
+        text = message.text or ", ".join(file.file_name or "media" for file in message.media)
+        entry = injected_message(text, self._runtime.clock.now_ms(), sent=True)
+        await self._notices.write(message.session, entry, entry_id(message.run_id, "sent"))
 
 
 KIND = "message"
@@ -188,15 +194,16 @@ MOST_PARENTS = 8
 
 
 class ChannelMessenger:
-    def __init__(self, gateway: Gateway, jobs: Jobs) -> None:
-        self._gateway = gateway
+    def __init__(self, runtime: Runtime, messenger: MessageSender, jobs: Jobs) -> None:
+        self._runtime = runtime
+        self._messenger = messenger
         self._jobs = jobs
         jobs.add_kind(KIND, self._carry_on)
 
     async def carry_out(self, order: Order, attachment: Attachment | None, context: ToolContext) -> dict[str, Any]:
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         run_id = step_id(job_id, "post")
-        if (known := await self._gateway.runtime.stores.ledger.by_run(run_id)) is not None:
+        if (known := await self._runtime.stores.ledger.by_run(run_id)) is not None:
             return await self._told(known, context)
         try:
             message = await self._message(order, attachment, context, run_id)
@@ -210,7 +217,7 @@ class ChannelMessenger:
                 "sessionKey": shown_key(message.session_key),
             }
         if message.act is None:
-            await open_session(self._gateway, message.session)
+            await self._messenger.open_session(message.session)
         job = JobRow(
             id=job_id,
             kind=KIND,
@@ -218,21 +225,21 @@ class ChannelMessenger:
             run_id=context.run_id,
             trace=run_id,
             state=msgspec.to_builtins(message),
-            created_at=self._gateway.runtime.clock.now_ms(),
+            created_at=self._runtime.clock.now_ms(),
         )
         await self._jobs.save(job)
-        row, _ = await post(self._gateway, message)
+        row, _ = await self._messenger.post(message)
         self._jobs.start(job)
         return await self._told(row, context)
 
     async def _carry_on(self, job: JobRow) -> None:
         message = msgspec.convert(job.state, MessageToSend)
-        await post(self._gateway, message)  # It may have been cut off before that.
+        await self._messenger.post(message)  # It may have been cut off before that.
         if message.act is None:
-            await write_to_transcript(self._gateway, message)
+            await self._messenger.write_to_transcript(message)
 
     async def _told(self, row: LedgerRow, context: ToolContext) -> dict[str, Any]:
-        outcome = await delivery_outcome(self._gateway, row)
+        outcome = await self._messenger.delivery_outcome(row)
         told = {**outcome.answer, **_shown(row.route), "sessionKey": shown_key(row.session_key)}
         if await self._is_here(row, context):
             told["here"] = True
@@ -244,7 +251,7 @@ class ChannelMessenger:
     async def _is_here(self, row: LedgerRow, context: ToolContext) -> bool:
         """Whether the message went to the conversation that the run itself answers."""
         here, channel = await self._here(context), row.route.channel
-        running = self._gateway.channel_services.channels.find(channel, row.route.account_id)
+        running = self._messenger.channels.find(channel, row.route.account_id)
         if here is None or running is None:
             return False
         there = Place(channel=channel, account_id=running.account.id, to=row.route.to)
@@ -253,13 +260,13 @@ class ChannelMessenger:
     async def _message(
         self, order: Order, attachment: Attachment | None, context: ToolContext, run_id: str
     ) -> MessageToSend:
-        gateway, config = self._gateway, self._gateway.runtime.config.current
+        config = self._runtime.config.current
         here = await self._here(context)
         if not order.target and (here is None or is_subagent(context.session_key)):
             raise MessageRefused("target required: this run belongs to no conversation on a channel")
         channel = order.channel or (here.channel if here else "")
         account = order.account_id or (here.account_id if here and here.channel == channel else "")
-        running = account_for(gateway, channel or None, account or None)
+        running = self._messenger.account_for(channel or None, account or None)
         if (lack := _lack(order.action, running.kind.capabilities)) is not None:
             raise MessageRefused(f"{running.kind.label} cannot {lack}")
         if order.buttons and not running.kind.capabilities.buttons:
@@ -267,10 +274,10 @@ class ChannelMessenger:
         there = Place(
             channel=running.kind.id, account_id=running.account.id, to=order.target or (here.to if here else "")
         )
-        session = session_for(gateway, running, there.to)
+        session = self._messenger.session_for(running, there.to)
         same = here is not None and _same(running, here, there)
         before, behind = marks_for(config.tools.message, order.action, here, there, same=same)
-        entry = await gateway.runtime.stores.sessions.get(session.agent_id, session.key)
+        entry = await self._runtime.stores.sessions.get(session.agent_id, session.key)
         kind = running.kind.peer(there.to).kind
         if is_blocked(config.session.send_policy, session.key, entry, channel=there.channel, chat_type=kind):
             raise MessageRefused(BLOCKED, "forbidden")
@@ -300,7 +307,7 @@ class ChannelMessenger:
         self, named: Sequence[str], attachment: Attachment | None, there: Place, context: ToolContext
     ) -> list[MediaRef]:
         """The files that the call names or holds, stored. Raises ``MessageRefused`` if one of them cannot be sent."""
-        runtime = self._gateway.runtime
+        runtime = self._runtime
         limit = size_limit(runtime.config.current, there.channel, there.account_id)
         files = await reply_files(named, runtime.stores.blobs, context.opener, limit)
         if files.notes:
@@ -308,14 +315,14 @@ class ChannelMessenger:
         if attachment is None:
             return list(files.media)
         try:
-            made = await stored_media(self._gateway, attachment.data, attachment.name, limit, attachment.mime_type)
+            made = await self._messenger.stored_media(attachment.data, attachment.name, limit, attachment.mime_type)
         except Unsendable as problem:
             raise MessageRefused(f"the file was not sent: {problem}") from None
         return [*files.media, made]
 
     async def _here(self, context: ToolContext) -> Place | None:
         """The conversation that the run belongs to: its own, or the one of whoever handed the work on to it."""
-        runtime = self._gateway.runtime
+        runtime = self._runtime
         row = await runtime.stores.ledger.by_run(context.run_id)
         if row is not None and row.route.is_delivered:
             return await self._place(row.route, SessionRef(context.agent_id, context.session_key))
@@ -330,16 +337,14 @@ class ChannelMessenger:
             key, handed_on = str(parent), True
         else:
             entry = None
-        of_channel = rest_of(key).partition(":")[0] in {
-            one.kind.id for one in self._gateway.channel_services.channels.accounts()
-        }
+        of_channel = rest_of(key).partition(":")[0] in {one.kind.id for one in self._messenger.channels.accounts()}
         route = announce_route(key, entry)
         if (handed_on or of_channel) and route.is_delivered:
             return await self._place(route, SessionRef(agent_id, key))
         return None
 
     async def _place(self, route: Route, session: SessionRef) -> Place:
-        entry = await self._gateway.runtime.stores.sessions.get(session.agent_id, session.key)
+        entry = await self._runtime.stores.sessions.get(session.agent_id, session.key)
         group = chat_type_of(session.key) != "direct"
         return Place(
             channel=route.channel,

@@ -17,7 +17,7 @@ from openclaw.clock import Clock
 from openclaw.config.load import read_config
 from openclaw.config.store import ConfigStore
 from openclaw.findings import Finding
-from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway.assemble import StartOptions, close_gateway, open_gateway
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.http.rpc import NdjsonSink
 from openclaw.gateway.server import registry
@@ -44,7 +44,7 @@ async def answer_offline(
     await config.reload()
     problems = [str(issue) for issue in config.snapshot.issues]
     check_generation(Path(state_dir), sessions_folders(state_dir, config.current.session.store))
-    gateway = await open_gateway(state_dir, config, clock, environ, only_reads=True)
+    gateway = await open_gateway(state_dir, config, clock, environ, StartOptions(only_reads=True))
     gateway.channel_services.channels.list_configured()
     try:
         client = Client(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import platform
 import re
 import socket
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from openclaw import __version__
@@ -13,6 +15,8 @@ from openclaw.clock import Clock
 
 PRESENT_MS = 5 * 60_000
 MAX_PRESENT = 200
+DELAY_S = 0.05
+"""Changes are collected for this long, so that many connections at once cause one event."""
 PresenceEntry: TypeAlias = dict[str, Any]
 LONGEST_ANNOUNCEMENT = 1000
 _HOST = re.compile(r"Node:([^()]+)(?:\(([^()]*)\))?")
@@ -27,6 +31,7 @@ class Presence:
         self._entries: dict[str, PresenceEntry] = {}
         self._connected: dict[str, int] = {}
         self._self = _self_entry()
+        self._publishing: asyncio.Task[None] | None = None
         self.version = 1
 
     def connect(self, key: str, entry: PresenceEntry) -> None:
@@ -64,6 +69,20 @@ class Presence:
         key = entry.get("deviceId") or entry.get("instanceId") or entry["host"] or entry.get("ip") or text[:64]
         self.upsert(str(key), entry)
         return True
+
+    def publish_soon(self, publish: Callable[[], None]) -> None:
+        """Call ``publish`` after a short delay, once for all changes until then."""
+
+        async def work() -> None:
+            await self._clock.sleep(DELAY_S)
+            publish()
+
+        if self._publishing is None or self._publishing.done():
+            self._publishing = asyncio.create_task(work())
+
+    def stop(self) -> None:
+        if self._publishing is not None:
+            self._publishing.cancel()
 
     def listing(self) -> list[PresenceEntry]:
         """All entries, newest first. The Gateway's own entry always has the current time."""

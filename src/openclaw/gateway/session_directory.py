@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from openclaw.channels.submit import ConversationOrder
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.gateway.server.registry import MethodError
-from openclaw.paths import normalize_agent_id
+from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.entry import BLOCKED, SessionEntry, is_blocked
 from openclaw.sessions.keys import (
     DEFAULT_MAIN_KEY,
@@ -55,6 +56,8 @@ class SessionDirectory:
     def __init__(self, runtime: Runtime) -> None:
         self._config = runtime.config
         self._sessions = runtime.stores.sessions
+        self._transcripts = runtime.stores.transcripts
+        self._state_dir = str(runtime.state_dir)
         self.order = ConversationOrder()
         """Keeps the order of messages while the sessions that they name are looked up."""
 
@@ -62,6 +65,15 @@ class SessionDirectory:
         """Return the default agent, then the other configured ones, then those that only have sessions left."""
         config = self._config.current
         return list(dict.fromkeys([default_agent_id(config), *agent_ids(config), *self._sessions.agent_ids]))
+
+    def transcript_folders(self) -> dict[str, list[Path]]:
+        """Return the folders of each agent's transcripts: the one of the session store, and the usual one."""
+        return {
+            agent: list(
+                dict.fromkeys([Path(self._transcripts.folder(agent)), Path(sessions_dir(self._state_dir, agent))])
+            )
+            for agent in self.agent_ids()
+        }
 
     def target(self, key: str, agent_id: str | None = None) -> SessionRef:
         """Return the session that a key means.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,14 +24,19 @@ from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import activity_at, transcript_ref
 from openclaw.storage.session_query import SessionQuery, updated_at
 from openclaw.storage.sessions import SessionRow
+from openclaw.storage.transcripts import Compressed
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
     from openclaw.config.schema.messages import SessionMaintenance
+    from openclaw.gateway.session_directory import SessionDirectory
     from openclaw.runs.runs import Runs
 
 log = logging.getLogger(__name__)
 
+DAY_MS = 86_400_000
+LEDGER_DAYS = 90
+"""The ledger keeps a message for this many days after its end."""
 USUAL_AGE = "30d"
 USUAL_ENTRIES = 500
 PER_PASS = 200
@@ -93,14 +98,30 @@ def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
 
 
 class Maintenance:
-    """Keeps an agent's sessions within their limits. ``folders`` gives the folders of each agent's transcripts."""
+    """Keeps an agent's sessions within their limits, compresses old transcripts and prunes the ledger."""
 
-    def __init__(self, runtime: Runtime, runs: Runs, folders: Callable[[], dict[str, list[Path]]]) -> None:
+    def __init__(self, runtime: Runtime, runs: Runs, directory: SessionDirectory) -> None:
         self._runtime = runtime
         self._runs = runs
-        self._folders = folders
+        self._directory = directory
         self._told: dict[str, int] = {}
         """How many sessions the log last said would be put away, by agent."""
+
+    async def compress(self, after_days: int | None = None, most: int = 200) -> Compressed:
+        """Compress at most that many old transcripts. The next call continues with the rest.
+
+        Without ``after_days`` the configured age counts. With 0 or less nothing is compressed.
+        """
+        days = self._runtime.config.current.session.archive.after_days if after_days is None else after_days
+        if days <= 0:
+            return Compressed()
+        before = self._runtime.clock.now_ms() - days * DAY_MS
+        return await self._runtime.stores.transcripts.compress(self._directory.agent_ids(), before, most=most)
+
+    async def prune_ledger(self) -> None:
+        before = self._runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS
+        while await self._runtime.stores.ledger.prune(before):
+            pass  # Each call removes a few messages, so that others need not wait for the ledger.
 
     async def look(self) -> None:
         """Makes one pass. A message that comes meanwhile keeps its session."""
@@ -112,7 +133,7 @@ class Maintenance:
             return
         if limits is None:
             return
-        for agent_id, folders in self._folders().items():
+        for agent_id, folders in self._directory.transcript_folders().items():
             due = await self._due(agent_id, limits)
             if not limits.enforced:
                 self._tell(agent_id, len(due))

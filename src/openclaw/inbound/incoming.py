@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -68,6 +68,22 @@ def client_facts(session: SessionRef, rights: frozenset[Right], **more: Any) -> 
     return Facts(session=session, rights=rights, client=True, mentioned=True, **more)
 
 
+Process: TypeAlias = "Callable[[Incoming], Awaitable[object]]"
+"""Submits a message to the pipeline (``Pipeline.process``)."""
+
+
+class SubagentCommands(Protocol):
+    """The sub-agents of sessions, for chat commands."""
+
+    async def answer(self, session: SessionRef, args: str, message_id: str, *, guest: bool, process: Process) -> str:
+        """Answer ``/subagents``. ``guest`` tells whether a guest wrote it. A message to a sub-agent is processed."""
+        ...
+
+    async def stop_all(self, session_key: str) -> int:
+        """Stop the sub-agents of a session. Returns how many were at work."""
+        ...
+
+
 class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the Gateway that commands work with. There is one for all messages."""
 
@@ -77,11 +93,8 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
     restart: Callable[[str], object]
     """Schedules a restart of the Gateway. It takes the reason."""
     environ: Mapping[str, str]
-    subagents: Callable[[SessionRef, str, str, bool], Awaitable[str]]
-    """Answers ``/subagents``. It takes the session, the words after the command, an id of the message, and whether a
-    guest wrote it."""
-    stop_subagents: Callable[[str], Awaitable[int]]
-    """Stops the sub-agents of a session. Returns how many were at work."""
+    subagents: SubagentCommands
+    process: Process
 
     @property
     def config(self) -> Config:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -61,6 +61,7 @@ from openclaw.inbound.incoming import (
     Handled,
     Incoming,
     SessionGone,
+    SubagentCommands,
     current_session,
 )
 from openclaw.inbound.message import Inbound
@@ -137,11 +138,30 @@ HandedOn: TypeAlias = Blocked | Accepted | TakenElsewhere
 class OtherNodes(Protocol):
     """Hands messages on to the node that owns their session."""
 
-    async def process(self, owner: str, message: Incoming) -> Result: ...
+    async def process(self, owner: str, message: Incoming) -> Result | None:
+        """Let the owner process the message. Returns None if the owner is gone and this node owns the session now."""
+        ...
 
-    async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> None: ...
+    async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> bool:
+        """Let the owner begin the turn. Returns False if the owner cannot be reached."""
+        ...
 
-    async def note(self, owner: str, session_key: str, text: str) -> None: ...
+    async def note(self, owner: str, session_key: str, text: str) -> bool:
+        """Let the owner note the text for the session's next turn. Returns False if the owner cannot be reached."""
+        ...
+
+
+class NoOtherNodes:
+    """The other nodes where there is one node, which owns every session."""
+
+    async def process(self, owner: str, message: Incoming) -> Result | None:
+        return None
+
+    async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> bool:
+        return False
+
+    async def note(self, owner: str, session_key: str, text: str) -> bool:
+        return False
 
 
 class Pipeline:
@@ -152,19 +172,30 @@ class Pipeline:
         pairing: PairingStore,
         names: ResolvedNames,
         notices: Notices,
-        commands: CommandContext,
+        subagents: SubagentCommands,
+        restart: Callable[[str], object],
+        environ: Mapping[str, str],
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
         transcriber: Transcriber,
+        others: OtherNodes,
     ) -> None:
+        """``restart`` schedules a restart of the Gateway for a reason."""
         self._runtime = runtime
         self._runs = runs
         self._pairing = pairing
         self._names = names
         self._notices = notices
-        self._commands = commands
+        self.commands = CommandContext(
+            runtime=runtime,
+            runs=runs,
+            notices=notices,
+            restart=restart,
+            environ=environ,
+            subagents=subagents,
+            process=self.process,
+        )
         self._spawn = spawn
-        self.others: OtherNodes | None = None
-        """The other nodes of a cluster. None with files."""
+        self._others = others
         self._dedupe = Dedupe(runtime.stores.ledger, runtime.clock)
         self._transcriber = transcriber
         self.held = Held(runtime, notices, self._accept_turn)
@@ -337,11 +368,10 @@ class Pipeline:
         The ticket of ``admit`` keeps that order, and limits how many messages are worked on at once.
         """
         admission, session = self._runs.admission, message.facts.session
-        key, claims = session.key, self._runtime.stores.claims
-        if not claims.alone and self.others is not None:
-            owner = await claims.claim(session_name(session.agent_id, key))
-            if not owner.mine:
-                return await self.others.process(owner.node, message)
+        key = session.key
+        owner = await self._runtime.stores.claims.claim(session_name(session.agent_id, key))
+        if not owner.mine and (result := await self._others.process(owner.node, message)) is not None:
+            return result
         if message.reads_commands and is_abort(message.text, message.facts.listening):
             await admission.wait_for_earlier(key)
             return await self._process(message, None)
@@ -365,7 +395,7 @@ class Pipeline:
         outcome = Continue(text=message.text)
         if message.reads_commands:
             # Words without a command come back unchanged.
-            outcome = await handle_commands(message.facts, message.text, self._commands)
+            outcome = await handle_commands(message.facts, message.text, self.commands)
         if isinstance(outcome, Handled):
             return await self._write_down(message, outcome)
         # Commands come before the send policy, so that a command can lift the block.
@@ -577,11 +607,12 @@ class Pipeline:
         """
         row = await self._runtime.stores.ledger.by_run(run_id)
         if row is None:
-            return None
-        if self.others is not None:
-            owner = await self._runtime.stores.claims.claim(session_name(row.agent_id, row.session_key))
-            if not owner.mine:
-                return await self.others.wake(owner.node, run_id, text, own_id)
+            return
+        claims, name = self._runtime.stores.claims, session_name(row.agent_id, row.session_key)
+        while not (owner := await claims.claim(name)).mine:
+            if await self._others.wake(owner.node, run_id, text, own_id):
+                return
+            claims.forget_owner(name)
         zone = user_zone(self._runtime.config.current)
         message = Incoming(
             facts=Facts(session=SessionRef(row.agent_id, row.session_key)),
@@ -630,13 +661,10 @@ class Pipeline:
         inbound = await self._with_known_names(inbound)
         if await self.admits(inbound):
             resolved = resolve_route(self._runtime.config.current, inbound)
-            owner = None
-            if self.others is not None:
-                owner = await self._runtime.stores.claims.owner(session_name(resolved.agent_id, resolved.session_key))
-            if self.others is None or owner in (None, self._runtime.stores.claims.node):
-                self._runtime.notes.add(resolved.session_key, inbound.text)
-            else:
-                await self.others.note(owner, resolved.session_key, inbound.text)
+            claims, key = self._runtime.stores.claims, resolved.session_key
+            owner = await claims.owner(session_name(resolved.agent_id, key))
+            if owner in (None, claims.node) or not await self._others.note(owner, key, inbound.text):
+                self._runtime.notes.add(key, inbound.text)
 
     async def edited(self, inbound: Inbound) -> None:
         """Process a person's edit of an earlier message.

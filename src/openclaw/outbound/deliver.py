@@ -117,12 +117,13 @@ class Delivery:
         expiry_ms: int = PART_EXPIRY_MS,
         max_attempts: int = PART_MAX_ATTEMPTS,
         chance: Chance = random.random,
-        is_ours: Callable[[str, Route], bool] | None = None,
+        is_ours: Callable[[str, Route], bool] = lambda _channel, _route: True,
         tell_others: Callable[[], None] = lambda: None,
+        woken: asyncio.Event | None = None,
     ) -> None:
         """``is_ours`` tells which parts this node sends, where there are several: those of the accounts that it has.
 
-        ``tell_others`` is called when there are new parts for other nodes.
+        ``tell_others`` is called when there are new parts for other nodes. Setting ``woken`` does the same as ``wake``.
         """
         self._ledger = ledger
         self._is_ours = is_ours
@@ -134,7 +135,7 @@ class Delivery:
         self._expiry_ms = expiry_ms
         self._max_attempts = max_attempts
         self._chance = chance
-        self._woken = asyncio.Event()
+        self._woken = woken or asyncio.Event()
         self._busy: dict[DestinationKey, asyncio.Task[None]] = {}
         self._waiters: dict[int, set[asyncio.Event]] = {}
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
@@ -207,8 +208,6 @@ class Delivery:
         limit = BATCH
         while True:
             result = await self._ledger.outbox_due(until, limit)
-            if self._is_ours is None:
-                return result, len(result) == limit
             ours = [row for row in result if self._is_ours(row.channel, row.route)]
             if ours or len(result) < limit or limit >= MOST_LOOKED_AT:
                 break
@@ -233,10 +232,7 @@ class Delivery:
         try:
             async with asyncio.timeout(timeout_s):
                 while any(row.state not in ("sent", "dead") for row in await self._ledger.outbox_of(ledger_id)):
-                    if self._is_ours is None:
-                        await changed.wait()
-                    else:  # Another node may send it.
-                        await wait_within(changed, LOOK_AGAIN_S, self._clock)
+                    await wait_within(changed, LOOK_AGAIN_S, self._clock)  # Another node may send it.
                     changed.clear()
         except TimeoutError:
             pass

@@ -277,18 +277,32 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class FollowerSources:
+    """Those who follow every run from its acceptance on."""
+
+    def __init__(self) -> None:
+        self._sources: list[Callable[[Run], Follower | None]] = []
+
+    def add(self, source: Callable[[Run], Follower | None]) -> None:
+        """Let ``source`` return its follower of each new run, or None."""
+        self._sources.append(source)
+
+    def of(self, run: Run) -> list[Follower]:
+        return [follower for source in self._sources if (follower := source(run)) is not None]
+
+
 class RunIndex:
     """The runs that have not ended and the last that have. The ledger answers for older ones."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, on_ended: Callable[[str], None]) -> None:
+        """``on_ended`` is called with every end in this process, because others may wait elsewhere."""
         self._ledger = ledger
+        self._on_ended = on_ended
         self._runs: dict[str, Run] = {}
         self._ended: deque[str] = deque()
         """The ids of ended runs, in the order in which they ended."""
         self._waiters: dict[str, set[asyncio.Event]] = {}
         """Events to set when the run with that id ends."""
-        self.on_ended: Callable[[str], None] | None = None
-        """Called with every end in this process, because others may wait elsewhere."""
 
     def get(self, run_id: str) -> Run | None:
         return self._runs.get(run_id)
@@ -315,8 +329,7 @@ class RunIndex:
         """Wake those who wait for a message. A message without a run, such as a command, ends only here."""
         for waiter in self._waiters.get(run_id, ()):
             waiter.set()
-        if self.on_ended is not None:
-            self.on_ended(run_id)
+        self._on_ended(run_id)
 
     async def wait(self, run_id: str, timeout_s: float | None) -> WaitResult:
         """Wait until the run has ended, here or at another node that continues it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
@@ -30,22 +30,48 @@ IDLE_LANES = 1_000
 """Unused lanes are removed when there are this many lanes."""
 
 
+class RunsElsewhere(Protocol):
+    """The runs of the other nodes."""
+
+    async def stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> list[str]:
+        """Stop runs of a session that another node owns. Returns their ids."""
+        ...
+
+    def ended(self, run_id: str) -> None:
+        """Notify those who wait on other nodes for a run of this one."""
+        ...
+
+
+class NoRunsElsewhere:
+    """The runs of other nodes where there is one node."""
+
+    async def stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> list[str]:
+        return []
+
+    def ended(self, run_id: str) -> None:
+        pass
+
+
 class Runs:
     """Accepts messages with ``submit`` and runs them, one lane per session."""
 
-    def __init__(self, runtime: Runtime, followers_of: Callable[[Run], Sequence[Follower]]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        followers_of: Callable[[Run], Sequence[Follower]],
+        elsewhere: RunsElsewhere | None = None,
+    ) -> None:
         """``followers_of`` returns those who follow a run from its acceptance on."""
+        self._elsewhere = elsewhere or NoRunsElsewhere()
         self._runtime = runtime
         self._lanes: dict[str, Lane] = {}
         self._unfinished: dict[str, list[Run]] = {}
         """Messages that an earlier process left without an end, by session. A session's lane gets them when it is
         made."""
-        self.index = RunIndex(runtime.stores.ledger)
+        self.index = RunIndex(runtime.stores.ledger, self._elsewhere.ended)
         """Finds a run by its id and waits for its end."""
         self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
-        self.abort_elsewhere: Callable[[str, str | None, AbortReason], Awaitable[list[str]]] | None = None
-        """Stops runs of a session that another node owns. None with files."""
         self._books = books = Bookkeeping(runtime.stores.ledger, runtime.clock)
         self._endings = endings = Endings(runtime, self.index, books)
         limits, descriptors = ConcurrencyLimits(runtime.config), Descriptors(runtime.clock)
@@ -151,10 +177,10 @@ class Runs:
         """
         if run_id is None:
             self.compactions.cancel(session_key)
-            self._runtime.approvals.withdraw(session_key)
+            self._runtime.tools.approvals.withdraw(session_key)
         lane = self._lanes.get(session_key)
-        if lane is None or (lane.unused and self.abort_elsewhere is not None):
-            return [] if self.abort_elsewhere is None else await self.abort_elsewhere(session_key, run_id, reason)
+        if lane is None or lane.unused:
+            return await self._elsewhere.stop(session_key, run_id, reason)
         return await self._endings.stop(lane, run_id, reason)
 
     async def reword(self, session_key: str, run_id: str, change: Callable[[MessageBody], MessageBody]) -> bool:
@@ -175,10 +201,9 @@ class Runs:
 
     async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do work on a session (inject, reset, delete) after the runs it has now and before those that come later."""
-        claims = self._runtime.stores.claims
-        if not claims.alone:
-            default = default_agent_id(self._runtime.config.current)
-            await claims.acquire(session_name(agent_of(session_key, default_agent=default), session_key))
+        default = default_agent_id(self._runtime.config.current)
+        name = session_name(agent_of(session_key, default_agent=default), session_key)
+        await self._runtime.stores.claims.acquire(name)
         return await self._lane(session_key).exclusively(work)
 
     async def settle(self, session_key: str, timeout_s: float) -> bool:

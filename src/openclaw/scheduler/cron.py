@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import duration_ms, wait_within
+from openclaw.cluster.claims import SCHEDULER
 from openclaw.config.schema import Config
 from openclaw.messages import AssistantMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
@@ -477,7 +478,7 @@ class Cron:
             raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.place}")
         if job_id in self._active:
             return {"ok": True, "ran": False, "reason": "already-running"}
-        if self._loop is None and not self._runtime.stores.claims.alone:
+        if self._loop is None and not self._runtime.stores.claims.owns(SCHEDULER):
             return await self._ask_owner(job_id)
         due, now = self._due_at(job), self._now()
         if due is not None and due <= now:

@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from openclaw.clock import named_zone, wait_within
+from openclaw.cluster.claims import SCHEDULER
 from openclaw.config.agents import (
     agent_ids,
     heartbeat_agents,
@@ -263,7 +264,7 @@ class Heartbeats:
 
         Another node may run the heartbeats. It hears of the note that the agent is to be told of, and wakes it.
         """
-        if self._running or self._runtime.stores.claims.alone:
+        if self._running or self._runtime.stores.claims.owns(SCHEDULER):
             self._requested[agent_id] = reason
             self._woken.set()
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from openclaw.clock import iso_utc
+from openclaw.cluster.claims import SCHEDULER
 from openclaw.config.schema.system import HookMapping, HookMatch, Hooks, HookTransform
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import parse_level
@@ -506,7 +507,7 @@ class HookRuns:
                 raise
         if refused is not None:
             await until_written(lambda: self._told(run_id, refused), self._runtime.clock.sleep)
-        elif self._running or self._runtime.stores.claims.alone:
+        elif self._running or self._runtime.stores.claims.owns(SCHEDULER):
             self._follow(run_id)
         return run_id
 
@@ -565,7 +566,7 @@ class HookRuns:
 
     async def _was_accepted(self, run_id: str) -> bool:
         """Return whether the turn is in the ledger. Another node may be about to accept it."""
-        looks = 1 if self._runtime.stores.claims.alone else LOOKS
+        looks = LOOKS if self._runtime.stores.documents.shared else 1
         for look in range(looks):
             if await self._runtime.stores.ledger.by_run(run_id) is not None:
                 return True

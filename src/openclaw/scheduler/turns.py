@@ -36,10 +36,8 @@ from openclaw.text import clipped
 
 INTERNAL_ROUTE = Route(channel="internal")
 LONGEST_SUMMARY = 2000
-LONGEST_WAIT_S = 3600.0
-"""The longest single wait for a run; it is then repeated."""
 LOOK_AGAIN_S = 10.0
-"""The same where another node may run it, and may go away before it tells the end."""
+"""A wait for a run looks into the ledger again after this long. Another node may run it and go away."""
 MOST_CHATS = 200
 """The owner's chat is looked for among this many of the newest sessions."""
 _KEPT_SETTINGS = (
@@ -153,7 +151,7 @@ class ScheduledTurns:
     async def ended(self, run_id: str) -> TurnOutcome:
         """Wait for the end of a turn that was accepted."""
         while (row := await self.runtime.stores.ledger.by_run(run_id)) is not None and row.state not in END_STATES:
-            await self.runs.index.wait(run_id, LONGEST_WAIT_S if self.runtime.stores.claims.alone else LOOK_AGAIN_S)
+            await self.runs.index.wait(run_id, LOOK_AGAIN_S)
         if row is None:
             return TurnOutcome(status="error", error="the run is no longer known")
         result = row.result or {}

@@ -27,8 +27,8 @@ from msgspec import Meta
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Clock
 from openclaw.cluster.claims import Claims
-from openclaw.inbound.incoming import Facts, Incoming, SessionGone
-from openclaw.inbound.pipeline import Accepted, Pipeline
+from openclaw.inbound.incoming import Facts, Incoming, Process, SessionGone
+from openclaw.inbound.pipeline import Accepted
 from openclaw.messages import NO_ROUTE, Route
 from openclaw.outbound.reply_files import result_text
 from openclaw.outbound.silence import ANNOUNCE_SKIP, REPLY_SKIP
@@ -408,9 +408,9 @@ class ReplyOutcome(msgspec.Struct, frozen=True, kw_only=True):
 class BetweenSessions:
     """Hands messages of agents to sessions through the pipeline, and waits for their runs."""
 
-    def __init__(self, runtime: Runtime, pipeline: Pipeline, runs: Runs) -> None:
+    def __init__(self, runtime: Runtime, process: Process, runs: Runs) -> None:
         self._runtime = runtime
-        self._pipeline = pipeline
+        self._process = process
         self._runs = runs
         self.counting = asyncio.Lock()
         """Held from ``next_trace`` until the job is stored, so that each job counts before the next is begun."""
@@ -450,7 +450,7 @@ class BetweenSessions:
             entry_fields=new or {},
             existing=new is None,
         )
-        if not isinstance(await self._pipeline.process(message), Accepted):
+        if not isinstance(await self._process(message), Accepted):
             raise Refusal(BLOCKED)
 
     async def outcome(self, run_id: str, timeout_s: float | None = None) -> ReplyOutcome:
@@ -525,10 +525,9 @@ class Jobs:
     async def resume(self) -> int:
         """Goes on with the jobs that an earlier process left. Returns their number."""
         left = await self._ledger.jobs(ended=False)
-        if not self._claims.alone:
-            # A job that has just been stored is about to be started by the node that stored it, if that still lives.
-            before = self._clock.now_ms() - NEW_MS
-            left = [job for job in left if job.created_at < before or not self._claims.lives(job.state.get(NODE, ""))]
+        # A job that has just been stored is about to be started by the node that stored it, if that still lives.
+        before = self._clock.now_ms() - NEW_MS
+        left = [job for job in left if job.created_at < before or not self._claims.lives(job.state.get(NODE, ""))]
         for job in left:
             self.start(job, left=True)
         return len(left)
@@ -547,7 +546,7 @@ class Jobs:
 
     async def _save(self, job: JobRow, tries: float) -> None:
         faults.point(f"job.{job.kind}.before")
-        if not self._claims.alone:
+        if self._claims.node:
             job.state[NODE] = self._claims.node
         await until_written(lambda: self._ledger.job_put(job), self._clock.sleep, unknown_tries=tries)
         faults.point(f"job.{job.kind}.after")
@@ -566,9 +565,6 @@ class Jobs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _carry_on(self, job: JobRow, left: bool) -> None:
-        if self._claims.alone:
-            await self._lead(job)
-            return
         # Every node looks at the jobs that are left, and one of them carries each on.
         name, pause = f"job:{job.id}", self._clock.sleep
         if (await until_written(lambda: self._claims.claim(name), pause, unknown_tries=FOREVER)).mine:

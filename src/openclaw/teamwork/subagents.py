@@ -20,7 +20,7 @@ from openclaw.agent.spend.spend import session_totals
 from openclaw.config.agents import agent_config, main_session_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ModelChoice
-from openclaw.inbound.incoming import SessionGone
+from openclaw.inbound.incoming import Process, SessionGone
 from openclaw.messages import Route
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
@@ -34,7 +34,7 @@ from openclaw.runs.session_change import StillActive, delete_session
 from openclaw.sessions.entry import last_route
 from openclaw.sessions.keys import SessionRef, channel_of, is_subagent, shown_key
 from openclaw.sessions.reset import transcript_ref
-from openclaw.storage.message_ledger import AbortReason, JobRow, MessageBody, Trace, step_id
+from openclaw.storage.message_ledger import AbortReason, JobRow, Ledger, MessageBody, Trace, step_id
 from openclaw.storage.sessions import SessionRow
 from openclaw.teamwork.announcement import announcement_text
 from openclaw.teamwork.send import BetweenSessions, Jobs, ReplyOutcome, Say, provenance
@@ -226,31 +226,75 @@ def _thinking(config: Config, agent_id: str, wanted: str) -> str:
     return parse_level(usual) or ""
 
 
+class SubagentIndex:
+    """The sub-agents of each session: lists them and stops them."""
+
+    def __init__(self, ledger: Ledger, runs: Runs) -> None:
+        self._ledger = ledger
+        self._runs = runs
+        self._living: dict[str, dict[str, JobRow]] = {}
+        """The sub-agents that have not ended, by the key of the session that asked for them, then by job."""
+
+    def add(self, job: JobRow) -> None:
+        if state_of(job).status == "running":
+            self._living.setdefault(job.owner_key, {})[job.id] = job
+
+    def remove(self, job: JobRow) -> None:
+        living = self._living.get(job.owner_key, {})
+        living.pop(job.id, None)
+        if not living:
+            self._living.pop(job.owner_key, None)
+
+    def living(self, owner_key: str) -> list[JobRow]:
+        return list(self._living.get(owner_key, {}).values())
+
+    def lines(self, owner_key: str) -> list[str]:
+        """Describe the living sub-agents for the requester's next prompt. Returns an empty list if there are none."""
+        living = self._living.get(owner_key)
+        if not living:
+            return []
+        names = [f"{state.name} ({state.child})" for state in map(state_of, living.values())]
+        return [f"Sub-agents at work ({len(names)}): {'; '.join(names[:20])}"]
+
+    async def of(self, owner_key: str) -> list[JobRow]:
+        """Return all sub-agents of a session that the ledger has, the oldest first."""
+        return await self._ledger.jobs(kind=KIND, owner_key=owner_key)
+
+    async def stop_all(self, owner_key: str) -> int:
+        """Stop the sub-agents of a session. Returns how many were at work."""
+        living = self.living(owner_key)
+        await asyncio.gather(*(self.stop_one(job) for job in living))
+        return len(living)
+
+    async def stop_one(self, job: JobRow) -> bool:
+        return bool(await self._runs.abort(state_of(job).child, reason=AbortReason.STOP))
+
+
 class Subagents:
     """Follows the sub-agents to their end, tells their results, and archives their sessions."""
 
     def __init__(
         self,
         runtime: Runtime,
+        index: SubagentIndex,
         between: BetweenSessions,
         jobs: Jobs,
         runs: Runs,
         say: Say,
     ) -> None:
         self._runtime = runtime
+        self._index = index
         self._between = between
         self._jobs = jobs
         self._runs = runs
         self._say = say
-        self._living: dict[str, dict[str, JobRow]] = {}
-        """The sub-agents that have not ended, by the key of the session that asked for them, then by job."""
         jobs.add_kind(KIND, self.carry_on)
 
     # Beginning and looking
 
     def check_room(self, owner_key: str) -> None:
         most = self._runtime.config.current.agents.defaults.subagents.max_children_per_agent
-        if most is not None and len(self.living(owner_key)) >= most:
+        if most is not None and len(self._index.living(owner_key)) >= most:
             raise Refusal(
                 f"{most} sub-agents of this session are at work already "
                 "(agents.defaults.subagents.maxChildrenPerAgent); wait for one to end."
@@ -261,41 +305,17 @@ class Subagents:
         if await self._runtime.stores.ledger.job(job.id) is not None:
             return
         await self._jobs.save(job)
-        self._remember(job)
+        self._index.add(job)
         self._jobs.start(job)
-
-    def living(self, owner_key: str) -> list[JobRow]:
-        return list(self._living.get(owner_key, {}).values())
-
-    def lines(self, owner_key: str) -> list[str]:
-        """What the requester's next prompt says of its sub-agents. Empty if there are none."""
-        living = self._living.get(owner_key)
-        if not living:
-            return []
-        names = [f"{state.name} ({state.child})" for state in map(state_of, living.values())]
-        return [f"Sub-agents at work ({len(names)}): {'; '.join(names[:20])}"]
-
-    async def of(self, owner_key: str) -> list[JobRow]:
-        """All sub-agents of a session that are remembered, the oldest first."""
-        return await self._runtime.stores.ledger.jobs(kind=KIND, owner_key=owner_key)
-
-    async def stop_all(self, owner_key: str) -> int:
-        """Stops the sub-agents of a session. Returns how many were at work."""
-        living = self.living(owner_key)
-        await asyncio.gather(*(self.stop_one(job) for job in living))
-        return len(living)
-
-    async def stop_one(self, job: JobRow) -> bool:
-        return bool(await self._runs.abort(state_of(job).child, reason=AbortReason.STOP))
 
     # One sub-agent
 
     async def carry_on(self, job: JobRow) -> None:
-        self._remember(job)
+        self._index.add(job)
         try:
             await self._follow(job)
         finally:
-            self._forget(job)
+            self._index.remove(job)
 
     async def _follow(self, job: JobRow) -> None:
         state = state_of(job)
@@ -311,7 +331,7 @@ class Subagents:
             outcome = await self._between.outcome(step_id(job.id, "work"))
             self._note_end(state, outcome)
             await self._save(job, state)
-            self._forget(job)
+            self._index.remove(job)
         if not state.result and state.status != "stopped":
             await self._find_result(job, state)
             await self._save(job, state)
@@ -452,16 +472,6 @@ class Subagents:
                 return False
         return True
 
-    def _remember(self, job: JobRow) -> None:
-        if state_of(job).status == "running":
-            self._living.setdefault(job.owner_key, {})[job.id] = job
-
-    def _forget(self, job: JobRow) -> None:
-        living = self._living.get(job.owner_key, {})
-        living.pop(job.id, None)
-        if not living:
-            self._living.pop(job.owner_key, None)
-
     async def _save(self, job: JobRow, state: SpawnState) -> None:
         job.state = msgspec.to_builtins(state)
         await self._jobs.save(job)
@@ -508,21 +518,24 @@ USUAL_LINES, MOST_LINES = 10, 50
 class SubagentsCommand:
     """Answers the command. ``which`` is a number of the list, ``last``, a label, a key or the beginning of a run id."""
 
-    def __init__(self, runtime: Runtime, subagents: Subagents, between: BetweenSessions) -> None:
+    def __init__(self, runtime: Runtime, index: SubagentIndex, runs: Runs) -> None:
         self._runtime = runtime
-        self._subagents = subagents
-        self._between = between
+        self._index = index
+        self._runs = runs
 
-    async def answer(self, session: SessionRef, args: str, message_id: str, guest: bool) -> str:
+    async def stop_all(self, session_key: str) -> int:
+        return await self._index.stop_all(session_key)
+
+    async def answer(self, session: SessionRef, args: str, message_id: str, *, guest: bool, process: Process) -> str:
         words = args.split(None, 2)
         verb = words[0].lower() if words else "list"
-        jobs = await self._subagents.of(session.key)
+        jobs = await self._index.of(session.key)
         if verb == "list":
             return self._list(jobs)
         if verb not in ("log", "info", "send", "stop") or len(words) < 2:
             return USAGE
         if verb == "stop" and words[1].lower() == "all":
-            return f"⚙️ Stopped {await self._subagents.stop_all(session.key)} sub-agent(s)."
+            return f"⚙️ Stopped {await self._index.stop_all(session.key)} sub-agent(s)."
         job = _chosen(jobs, words[1])
         if job is None:
             return f'There is no sub-agent "{shortened(words[1], 40)}" here; /subagents list shows them.'
@@ -533,10 +546,11 @@ class SubagentsCommand:
             case "log":
                 return await self._log(state, rest)
             case "stop":
-                stopped = await self._subagents.stop_one(job)
+                stopped = await self._index.stop_one(job)
                 return f"⚙️ {state.name} was stopped." if stopped else f"{state.name} is not at work."
             case _:
-                return await self._send(session, job, state, rest, message_id, guest)
+                between = BetweenSessions(self._runtime, process, self._runs)
+                return await self._send(between, session, job, state, rest, message_id, guest=guest)
 
     def _list(self, jobs: list[JobRow]) -> str:
         if not jobs:
@@ -581,7 +595,15 @@ class SubagentsCommand:
         return "\n".join([f"🧩 {state.name}", *lines]) if lines else f"{state.name} has said nothing yet."
 
     async def _send(
-        self, session: SessionRef, job: JobRow, state: SpawnState, text: str, message_id: str, guest: bool
+        self,
+        between: BetweenSessions,
+        session: SessionRef,
+        job: JobRow,
+        state: SpawnState,
+        text: str,
+        message_id: str,
+        *,
+        guest: bool,
     ) -> str:
         if not text.strip():
             return USAGE
@@ -591,12 +613,12 @@ class SubagentsCommand:
         # A guest speaks here with a guest's rights, also to a sub-agent of the owner.
         body = MessageBody(provenance=source, guest=guest, trace=state.trace)
         try:
-            await self._between.submit(state.child_ref, text, run_id, body, source="subagent")
+            await between.submit(state.child_ref, text, run_id, body, source="subagent")
         except Refusal as refusal:
             return f"⚙️ {refusal}"
         except LookupError:
             return "Its session is gone."
-        outcome = await self._between.outcome(run_id, WAIT_S)
+        outcome = await between.outcome(run_id, WAIT_S)
         if outcome.status == "ok":
             return outcome.reply or f"{state.name} said nothing."
         if outcome.row is None:

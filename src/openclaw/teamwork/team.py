@@ -16,19 +16,26 @@ from openclaw.teamwork.session_tools import (
     SessionStatusTool,
     SessionViews,
 )
-from openclaw.teamwork.subagents import SessionsSpawnTool, Subagents, SubagentsCommand
+from openclaw.teamwork.subagents import SessionsSpawnTool, SubagentIndex, Subagents
 from openclaw.tools.base import Tool
 
 
 class Team:
     """Makes the tools and carries their jobs on. ``gateway/assemble.py`` builds it when the message flow is there."""
 
-    def __init__(self, runtime: Runtime, runs: Runs, pipeline: Pipeline, notices: Notices, views: SessionViews) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        runs: Runs,
+        pipeline: Pipeline,
+        notices: Notices,
+        views: SessionViews,
+        index: SubagentIndex,
+    ) -> None:
         self.jobs = Jobs(runtime.stores.ledger, runtime.clock, runtime.stores.claims)
-        between = BetweenSessions(runtime, pipeline, runs)
+        between = BetweenSessions(runtime, pipeline.process, runs)
         conversations = Conversations(runtime, between, self.jobs, notices.send_as_agent)
-        self.subagents = Subagents(runtime, between, self.jobs, runs, notices.send_as_agent)
-        self.command = SubagentsCommand(runtime, self.subagents, between)
+        self.subagents = Subagents(runtime, index, between, self.jobs, runs, notices.send_as_agent)
         self._tools: list[Tool] = [
             SessionsListTool(views),
             SessionsHistoryTool(views),

@@ -86,6 +86,11 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 class NodeCalls(Protocol):
     """The nodes of a Gateway, as tools use them."""
 
+    @property
+    def any(self) -> bool:
+        """Return whether any node is paired or connected. Without one, agents are not told of nodes."""
+        ...
+
     def all(self) -> list[NodeFacts]:
         """Every node that is paired or connected. Connected ones come first."""
         ...

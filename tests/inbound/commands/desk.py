@@ -60,8 +60,8 @@ class Desk:
             ),
             restart=self.done.append,
             environ={},
-            subagents=gateway.team.command.answer,
-            stop_subagents=gateway.team.subagents.stop_all,
+            subagents=gateway.pipeline.commands.subagents,
+            process=gateway.pipeline.process,
         )
 
     async def say(self, text: str, *, authorised: bool = True, owner: bool = True, **facts: Any) -> Outcome:

@@ -10,19 +10,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from openclaw.channels.base import WebhookAnswer, WebhookRequest
-from openclaw.channels.manager import RunningAccount
+from openclaw.channels.base import Webhook, WebhookAnswer, WebhookRequest
+from openclaw.channels.manager import RunningAccount, path_below
 from openclaw.cluster.claims import session_name
-from openclaw.cluster.links import PATIENCE_S, RETRY_S, LinkLost, Links, PartSender, RemoteFailure
+from openclaw.cluster.links import PATIENCE_S, RETRY_S, LinkLost, Links, PartSender, RemoteFailure, RequestHandler
 from openclaw.config.agents import default_agent_id, main_session_key
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS
 from openclaw.gateway.server import registry
@@ -44,11 +46,26 @@ from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.reasons import reason_text
 from openclaw.sessions.keys import SessionRef, agent_of, is_session_id, shown_key
+from openclaw.storage.disk_errors import until_written
+from openclaw.storage.documents import SharedDocument
+from openclaw.storage.errors import Fenced
 from openclaw.storage.message_ledger import AbortReason, LedgerRow
 
 if TYPE_CHECKING:
+    from openclaw.agent.runtime import Runtime
+    from openclaw.channels.manager import ChannelManager
+    from openclaw.clock import Clock
+    from openclaw.cluster.claims import Claims
+    from openclaw.config.store import ConfigStore
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.events import Broadcaster
+    from openclaw.inbound.pipeline import Pipeline
+    from openclaw.runs.runs import Runs
+    from openclaw.storage.documents import DocumentStore
+    from openclaw.storage.message_ledger import Ledger
 
+OnWords: TypeAlias = Callable[[str, bool], None]
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, Any]], object]
 
 # Calls
 
@@ -291,47 +308,40 @@ async def _session_of_agent(gateway: Gateway, params: object) -> SessionRef | No
 
 # Messages
 
-Answering: TypeAlias = Callable[[bytes, PartSender | None], Awaitable[bytes]]
-_handed_on = msgspec.msgpack.Decoder(HandedOn | None).decode
-"""None stands for a session that is gone."""
+_forwarded_result = msgspec.msgpack.Decoder(HandedOn | None).decode
+"""None means that the session is gone."""
 _texts = msgspec.msgpack.Decoder(list[str]).decode
 
 
-def _answering(shape: Any, answer: Callable[..., Awaitable[bytes]]) -> Answering:
-    """Decodes requests, which are lists with values of these types, and has them answered."""
+def _answering(shape: Any, answer: Callable[..., Awaitable[bytes]]) -> RequestHandler:
+    """Make a handler of requests that are lists with values of these types."""
     decode = msgspec.msgpack.Decoder(shape).decode
 
-    async def answer_request(data: bytes, _parts: PartSender | None) -> bytes:
+    async def answer_request(data: bytes, _parts: PartSender) -> bytes:
         return await answer(*decode(data))
 
     return answer_request
 
 
 class RemoteMessages:
-    """``OtherNodes`` for the pipeline, and the answers to the same requests of other nodes."""
+    """``OtherNodes`` for the pipeline and for the runs: requests to the node that owns a session."""
 
-    def __init__(self, gateway: Gateway, links: Links) -> None:
-        self._gateway = gateway
+    def __init__(self, links: Links, claims: Claims, config: ConfigStore, relay: ClusterRelay) -> None:
         self._links = links
-        self.served = {
-            "process": self._answer_process,
-            "wake": _answering(tuple[str, str, str], self._answer_wake),
-            "note": _answering(tuple[str, str], self._answer_note),
-            "stop": _answering(tuple[str, str | None, AbortReason], self._answer_stop),
-        }
+        self._claims = claims
+        self._config = config
+        self._relay = relay
 
-    # Asking
-
-    async def process(self, owner: str, message: Incoming) -> Result:
+    async def process(self, owner: str, message: Incoming) -> Result | None:
         facts = message.facts
-        # The patterns of mentions are made from the configuration again.
+        # The owner derives the patterns of mentions from its configuration.
         listening = msgspec.structs.replace(facts.listening, mentions=())
         sent = msgspec.structs.replace(message, facts=msgspec.structs.replace(facts, listening=listening))
         name, data = session_name(facts.session.agent_id, facts.session.key), _encode(sent)
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
-                result = _handed_on(await self._links.ask(owner, "process", data))
+                result = _forwarded_result(await self._links.ask(owner, "process", data))
             except (LinkLost, RemoteFailure) as lost:
                 if time.monotonic() > until:
                     raise OSError(errno.ENOTCONN, f"the node that answers {facts.session.key}: {lost}") from lost
@@ -339,68 +349,87 @@ class RemoteMessages:
                 if result is None:
                     raise SessionGone(facts.session.key)
                 return result
-            # The same message may be handed in twice: its run id is taken once.
+            # The message may be submitted twice. Its run id is accepted once.
             await asyncio.sleep(RETRY_S)
-            self._gateway.runtime.stores.claims.forget_owner(name)
-            now = await self._gateway.runtime.stores.claims.claim(name)
-            if now.mine:
-                return await self._gateway.pipeline.accept_forwarded(message)
-            owner = now.node
+            self._claims.forget_owner(name)
+            claimed = await self._claims.claim(name)
+            if claimed.mine:
+                return None
+            owner = claimed.node
 
-    async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> None:
-        await self._ask_or_here(owner, "wake", _encode((run_id, text, own_id)))
+    async def wake(self, owner: str, run_id: str, text: str, own_id: str) -> bool:
+        return await self._ask(owner, "wake", _encode((run_id, text, own_id)))
 
-    async def note(self, owner: str, session_key: str, text: str) -> None:
-        await self._ask_or_here(owner, "note", _encode([session_key, text]))
+    async def note(self, owner: str, session_key: str, text: str) -> bool:
+        return await self._ask(owner, "note", _encode([session_key, text]))
+
+    async def _ask(self, owner: str, kind: str, data: bytes) -> bool:
+        """Return False, after a pause, if the owner is gone."""
+        try:
+            await self._links.ask(owner, kind, data)
+        except (LinkLost, RemoteFailure):
+            await asyncio.sleep(RETRY_S)
+            return False
+        return True
 
     async def stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> list[str]:
-        """Stops the runs of a session that another node owns."""
-        claims, default = self._gateway.runtime.stores.claims, default_agent_id(self._gateway.runtime.config.current)
-        owner = await claims.owner(session_name(agent_of(session_key, default_agent=default), session_key))
-        if owner is None or owner == claims.node:
+        default = default_agent_id(self._config.current)
+        owner = await self._claims.owner(session_name(agent_of(session_key, default_agent=default), session_key))
+        if owner is None or owner == self._claims.node:
             return []
         try:
             return _texts(await self._links.ask(owner, "stop", _encode((session_key, run_id, reason))))
         except (LinkLost, RemoteFailure):
             return []
 
-    async def _ask_or_here(self, owner: str, kind: str, data: bytes) -> None:
-        """Asks the owner. If it has gone, this node does it, and claims the session for it."""
-        try:
-            await self._links.ask(owner, kind, data)
-        except (LinkLost, RemoteFailure):
-            await asyncio.sleep(RETRY_S)
-            await self.served[kind](data, None)
+    def ended(self, run_id: str) -> None:
+        self._relay.ended(run_id)
 
-    # Answering
 
-    async def _answer_process(self, data: bytes, _parts: PartSender | None) -> bytes:
+class MessageServer:
+    """Answers the requests that ``RemoteMessages`` of other nodes makes."""
+
+    def __init__(self, runtime: Runtime, runs: Runs, pipeline: Pipeline, spawn: Spawn) -> None:
+        self._notes = runtime.notes
+        self._claims = runtime.stores.claims
+        self._ledger = runtime.stores.ledger
+        self._runs = runs
+        self._pipeline = pipeline
+        self._spawn = spawn
+        self.handlers: dict[str, RequestHandler] = {
+            "process": self._process,
+            "wake": _answering(tuple[str, str, str], self._wake),
+            "note": _answering(tuple[str, str], self._note),
+            "stop": _answering(tuple[str, str | None, AbortReason], self._stop),
+        }
+
+    async def _process(self, data: bytes, _parts: PartSender) -> bytes:
         message = msgspec.msgpack.decode(data, type=Incoming)
         session = message.facts.session
-        self._gateway.runtime.stores.claims.forget_owner(session_name(session.agent_id, session.key))
+        self._claims.forget_owner(session_name(session.agent_id, session.key))
         try:
-            result = await self._gateway.pipeline.accept_forwarded(message)
+            result = await self._pipeline.accept_forwarded(message)
         except SessionGone:
             return _encode(None)
         if isinstance(result, Handled) and message.inbound is None and result.stopped is None:
-            # The pipeline says what a channel gets to read. What a command answers to a client is said here.
-            self._gateway.spawn(self._gateway.pipeline.answer(message, result))
+            # The pipeline answers channels. The answer of a command to a client is sent here.
+            self._spawn(self._pipeline.answer(message, result))
         return _encode(_handed(result))
 
-    async def _answer_wake(self, run_id: str, text: str, own_id: str) -> bytes:
-        if (row := await self._gateway.runtime.stores.ledger.by_run(run_id)) is not None:
-            self._gateway.runtime.stores.claims.forget_owner(session_name(row.agent_id, row.session_key))
-        await self._gateway.pipeline.wake(run_id, text, own_id)
+    async def _wake(self, run_id: str, text: str, own_id: str) -> bytes:
+        if (row := await self._ledger.by_run(run_id)) is not None:
+            self._claims.forget_owner(session_name(row.agent_id, row.session_key))
+        await self._pipeline.wake(run_id, text, own_id)
         return b""
 
-    async def _answer_note(self, session_key: str, text: str) -> bytes:
-        self._gateway.runtime.notes.add(session_key, text)
+    async def _note(self, session_key: str, text: str) -> bytes:
+        self._notes.add(session_key, text)
         return b""
 
-    async def _answer_stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> bytes:
-        if not self._gateway.runs.occupied(session_key):
+    async def _stop(self, session_key: str, run_id: str | None, reason: AbortReason) -> bytes:
+        if not self._runs.occupied(session_key):
             return _encode([])
-        return _encode(await self._gateway.runs.abort(session_key, run_id, reason))
+        return _encode(await self._runs.abort(session_key, run_id, reason))
 
 
 def _handed(result: Result) -> HandedOn:
@@ -419,6 +448,8 @@ def _handed(result: Result) -> HandedOn:
 
 # Accounts
 
+PATHS = "channels/webhooks.json"
+MAX_PATHS = 1000
 KNOWN_S = 2.0
 """So long a node is taken for the one that has an account, once it was looked up."""
 
@@ -427,21 +458,53 @@ NOT_CONNECTED = WebhookAnswer(status=503, text="the account is not connected at 
 
 
 class RemoteChannels:
-    """``RemoteAccounts`` for the channels of this node, and the answers to the same requests of other nodes."""
+    """``RemoteAccounts`` for the channels of this node: requests to the node that has an account."""
 
-    def __init__(self, gateway: Gateway, links: Links) -> None:
-        self._gateway = gateway
+    def __init__(self, links: Links, claims: Claims, ledger: Ledger, documents: DocumentStore, clock: Clock) -> None:
         self._links = links
+        self._claims = claims
+        self._ledger = ledger
+        self._clock = clock
         self._known: dict[str, tuple[str, float]] = {}
-        self.served = {
-            "channel.typing": _answering(tuple[str, Route, bool], self._answer_typing),
-            "channel.draft": _answering(tuple[str, Route, int, str], self._answer_draft),
-            "channel.act": _answering(tuple[str, Route, OutgoingMessage, str], self._answer_act),
-            "channel.status": _answering(tuple[str, str, float], self._answer_status),
-            "channel.webhook": _answering(tuple[str, WebhookRequest], self._answer_webhook),
-        }
+        self._paths: SharedDocument[dict[str, str]] = SharedDocument(
+            documents,
+            PATHS,
+            dict,
+            lambda data: msgspec.json.decode(data, type=dict[str, str]),
+            msgspec.json.encode,
+            damaged="drop",
+        )
+        """Webhook path → name of its account, shared by the nodes."""
+        self._publishing: set[asyncio.Task[None]] = set()
 
-    # Asking
+    async def claimed(self, running: RunningAccount, serves: Callable[[Route], bool]) -> None:
+        await self._ledger.outbox_reclaim(running.kind.id, serves)
+
+    async def load_paths(self) -> None:
+        await self._paths.latest()
+
+    def publish_path(self, path: str, name: str) -> None:
+        if self._paths.value.get(path) != name:
+            task = asyncio.create_task(self._publish_path(path, name))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
+
+    async def _publish_path(self, path: str, name: str) -> None:
+        """Share a path with the other nodes, because a platform may call any of them."""
+
+        def put(paths: dict[str, str]) -> None:
+            paths.pop(path, None)
+            while len(paths) >= MAX_PATHS:
+                del paths[next(iter(paths))]
+            paths[path] = name
+
+        with contextlib.suppress(Fenced):
+            await until_written(lambda: self._paths.change(put), self._clock.sleep)
+
+    def webhook_at(self, path: str) -> tuple[Webhook, str] | None:
+        if (base := path_below(path, self._paths.value)) is None:
+            return None
+        return partial(self._webhook, self._paths.value[base], base), path[len(base) :].strip("/")
 
     async def typing(self, running: RunningAccount, route: Route, on: bool) -> None:
         await self._ask(running.name, "channel.typing", (running.kind.id, route, on))
@@ -465,14 +528,13 @@ class RemoteChannels:
         answer = await self._ask(running.name, "channel.status", (running.kind.id, running.account.id, probe_s))
         return msgspec.msgpack.decode(answer) if answer else None
 
-    async def webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
-        """Hands on what a platform sent to a node that does not have the account."""
+    async def _webhook(self, name: str, path: str, request: WebhookRequest) -> WebhookAnswer:
         answer = await self._ask(name, "channel.webhook", (path, request))
         return NOT_CONNECTED if answer is None else msgspec.msgpack.decode(answer, type=WebhookAnswer)
 
     async def _ask(self, name: str, kind: str, request: Any) -> bytes | None:
         """Asks the node that has the account. None: nobody has it, or the node cannot be reached."""
-        claims, now = self._gateway.runtime.stores.claims, time.monotonic()
+        claims, now = self._claims, time.monotonic()
         node, until = self._known.get(name, ("", 0.0))
         if now > until:
             node = await claims.owner(name) or ""
@@ -484,33 +546,43 @@ class RemoteChannels:
         except (LinkLost, RemoteFailure):
             return None
 
-    # Answering
 
-    async def _answer_typing(self, channel: str, route: Route, on: bool) -> bytes:
-        await self._gateway.channel_services.channels.typing(channel, route, on, here=True)
+class AccountServer:
+    """Answers the requests that ``RemoteChannels`` of other nodes makes."""
+
+    def __init__(self, channels: ChannelManager) -> None:
+        self._channels = channels
+        self.handlers: dict[str, RequestHandler] = {
+            "channel.typing": _answering(tuple[str, Route, bool], self._typing),
+            "channel.draft": _answering(tuple[str, Route, int, str], self._draft),
+            "channel.act": _answering(tuple[str, Route, OutgoingMessage, str], self._act),
+            "channel.status": _answering(tuple[str, str, float], self._status),
+            "channel.webhook": _answering(tuple[str, WebhookRequest], self._webhook),
+        }
+
+    async def _typing(self, channel: str, route: Route, on: bool) -> bytes:
+        await self._channels.typing(channel, route, on, here=True)
         return b""
 
-    async def _answer_draft(self, channel: str, route: Route, draft_id: int, text: str) -> bytes:
-        channels = self._gateway.channel_services.channels
-        return b"1" if await channels.draft(channel, route, draft_id, text, here=True) else b"0"
+    async def _draft(self, channel: str, route: Route, draft_id: int, text: str) -> bytes:
+        return b"1" if await self._channels.draft(channel, route, draft_id, text, here=True) else b"0"
 
-    async def _answer_act(self, channel: str, route: Route, message: OutgoingMessage, key: str) -> bytes:
+    async def _act(self, channel: str, route: Route, message: OutgoingMessage, key: str) -> bytes:
         try:
-            sent = await self._gateway.channel_services.channels.send(channel, route, message, key, here=True)
+            receipt = await self._channels.send(channel, route, message, key, here=True)
         except SendFailed as failure:
             return _encode(("", str(failure) or "it failed"))
-        return _encode((sent.message_id, ""))
+        return _encode((receipt.message_id, ""))
 
-    async def _answer_status(self, channel: str, account_id: str, probe_s: float) -> bytes:
-        channels = self._gateway.channel_services.channels
-        running = channels.find(channel, account_id)
+    async def _status(self, channel: str, account_id: str, probe_s: float) -> bytes:
+        running = self._channels.find(channel, account_id)
         if running is None:
             return b""
         view = running.status.view()
-        return _encode({**view, "probe": await channels.probe(running, probe_s)} if probe_s else view)
+        return _encode({**view, "probe": await self._channels.probe(running, probe_s)} if probe_s else view)
 
-    async def _answer_webhook(self, path: str, request: WebhookRequest) -> bytes:
-        webhook = self._gateway.channel_services.channels.own_webhook(path)
+    async def _webhook(self, path: str, request: WebhookRequest) -> bytes:
+        webhook = self._channels.own_webhook(path)
         return _encode(NOT_CONNECTED if webhook is None else await webhook(request))
 
 
@@ -530,24 +602,21 @@ ENDED = "ended"
 
 
 class ClusterRelay:
-    """Sends the events of this node to the others, and publishes theirs here.
+    """Sends the events of this node to the others, and tracks the runs of theirs.
 
     A growing text is sent in increments. A node that missed one, or that was connected later, gets the whole text with
     the next. Ends and other events are not left out; a node that reads too slowly for them is connected anew.
     """
 
-    def __init__(self, gateway: Gateway, links: Links) -> None:
-        self._gateway = gateway
+    def __init__(self, links: Links) -> None:
         self._links = links
         self._publishing = False
         self._sent: OrderedDict[tuple[str, str], int] = OrderedDict()
         """The state of the links when a text was last sent whole or in part, by event and run."""
-        self._texts: OrderedDict[str, GrowingText] = OrderedDict()
-        """What runs of other nodes have said in their present message."""
         self.active: OrderedDict[str, str] = OrderedDict()
         """The runs of other nodes that are under way, and their nodes."""
-        self._followers: OrderedDict[str, list[Callable[[str, bool], None]]] = OrderedDict()
-        """Those who want the words of a run of another node, by run id."""
+        self.followers: OrderedDict[str, list[OnWords]] = OrderedDict()
+        """The subscribers to the text of a run of another node, by run id."""
 
     # To the others
 
@@ -578,21 +647,39 @@ class ClusterRelay:
         if not self._publishing and self._links.any:
             self._links.tell_all(ENDED, run_id.encode())
 
-    # From the others
-
     @contextmanager
-    def _only_here(self) -> Generator[None]:
-        """Does not send back what is published meanwhile."""
+    def only_here(self) -> Generator[None]:
+        """Keep what is published meanwhile from the other nodes."""
         self._publishing = True
         try:
             yield
         finally:
             self._publishing = False
 
-    def hear(self, node: str, kind: str, data: bytes) -> None:
+    def follow(self, run_id: str, on_words: OnWords) -> None:
+        """Call ``on_words`` with the text of a run of another node, and whether a new message begins with it."""
+        _remember(self.followers, run_id, [*self.followers.get(run_id, ()), on_words])
+
+    def unfollow(self, run_id: str, on_words: OnWords) -> None:
+        if others := [follower for follower in self.followers.pop(run_id, ()) if follower != on_words]:
+            _remember(self.followers, run_id, others)
+
+
+class RelayedEvents:
+    """Publishes the events of other nodes to the clients of this one."""
+
+    def __init__(self, relay: ClusterRelay, broadcaster: Broadcaster, runs: Runs, clock: Clock) -> None:
+        self._relay = relay
+        self._broadcaster = broadcaster
+        self._runs = runs
+        self._clock = clock
+        self._texts: OrderedDict[str, GrowingText] = OrderedDict()
+        """The current message of runs of other nodes."""
+
+    def receive(self, node: str, kind: str, data: bytes) -> None:
         if kind == ENDED:
             run_id = data.decode("utf-8", "replace")
-            self.active.pop(run_id, None)
+            self._relay.active.pop(run_id, None)
             self.wake(run_id)
             return
         form, _, event = kind.partition(" ")
@@ -602,34 +689,26 @@ class ClusterRelay:
             payload = decode_any(data)
         except NotJson:
             return
-        with self._only_here():
+        with self._relay.only_here():
             match form:
                 case "event":
                     self._note(node, event, payload)
-                    self._gateway.broadcaster.publish(event, payload)
+                    self._broadcaster.publish(event, payload)
                 case "delta":
                     self._grow(event, payload, None)
                 case "whole":
                     self._grow(event, *payload)
                 case "to":
-                    self._gateway.broadcaster.send_to(payload[0], event, payload[1])
+                    self._broadcaster.send_to(payload[0], event, payload[1])
                 case _:
                     pass
 
-    def follow(self, run_id: str, heard: Callable[[str, bool], None]) -> None:
-        """Calls ``heard`` with the words of a run of another node, and whether another message begins with them."""
-        _remember(self._followers, run_id, [*self._followers.get(run_id, ()), heard])
-
-    def unfollow(self, run_id: str, heard: Callable[[str, bool], None]) -> None:
-        if left := [one for one in self._followers.pop(run_id, ()) if one != heard]:
-            _remember(self._followers, run_id, left)
-
     def wake(self, run_id: str) -> None:
         """Wakes those who wait here for a run of another node."""
-        with self._only_here():
-            self._gateway.runs.index.wake_waiters(run_id)
+        with self._relay.only_here():
+            self._runs.index.wake_waiters(run_id)
 
-    def tell_end(self, row: LedgerRow) -> None:
+    def publish_end(self, row: LedgerRow) -> None:
         """Tells the clients of this node the end of a run whose own node died before it could."""
         text, key = str((row.result or {}).get("text") or ""), shown_key(row.session_key)
         state = {"answered": "final", "silent": "final", "superseded": "aborted"}.get(row.state, "error")
@@ -637,9 +716,9 @@ class ClusterRelay:
         if state == "error":
             payload["errorMessage"] = reason_text(row.reason) or row.state
         elif text:
-            payload["message"] = spoken(text, self._gateway.runtime.clock.now_ms())
-        with self._only_here():
-            self._gateway.broadcaster.publish("chat", payload)
+            payload["message"] = spoken(text, self._clock.now_ms())
+        with self._relay.only_here():
+            self._broadcaster.publish("chat", payload)
         self._texts.pop(row.run_id, None)
 
     def _note(self, node: str, event: str, payload: Any) -> None:
@@ -648,10 +727,10 @@ class ClusterRelay:
             return
         if event == "agent" and field_of(payload, "stream") == "lifecycle":
             if field_of(field_of(payload, "data"), "phase") in ("end", "error"):
-                self.active.pop(run_id, None)
+                self._relay.active.pop(run_id, None)
                 self._texts.pop(run_id, None)
             else:
-                _remember(self.active, run_id, node)
+                _remember(self._relay.active, run_id, node)
 
     def _grow(self, event: str, delta: Any, full: Any) -> None:
         run_id = str(field_of(delta, "runId"))
@@ -660,8 +739,8 @@ class ClusterRelay:
             if text is None:
                 return
             size, head = text.size, dict(delta)
-            at = field_of(field_of(full, "message"), "timestamp") or self._gateway.runtime.clock.now_ms()
-            self._gateway.broadcaster.publish_variants(
+            at = field_of(field_of(full, "message"), "timestamp") or self._clock.now_ms()
+            self._broadcaster.publish_variants(
                 event, lambda: {**head, "message": spoken(text.upto(size), at)}, delta, drop_if_slow=True
             )
             return
@@ -678,10 +757,8 @@ class ClusterRelay:
             text.add(said)
         _remember(self._texts, run_id, text)
         size, grown = text.size, text
-        self._gateway.broadcaster.publish_variants(
-            event, lambda: {**delta, "data": {**data, "text": grown.upto(size)}}, delta
-        )
-        for follower in self._followers.get(run_id, ()):
+        self._broadcaster.publish_variants(event, lambda: {**delta, "data": {**data, "text": grown.upto(size)}}, delta)
+        for follower in self._relay.followers.get(run_id, ()):
             follower(said, begins)
 
 

@@ -1,8 +1,7 @@
-"""This Gateway as a node of a cluster.
+"""This Gateway as a node of a cluster that shares a database. ``SingleNode`` in ``single.py`` is the other case.
 
-``ClusterService`` finds the node that answers a call, and takes sessions up and lets them go. ``SchedulerService`` does
-the scheduled work, which one of the nodes does. ``SharedState`` takes in what other nodes change. With files there is
-one node: it has no ``ClusterService``, does the scheduled work, and nobody else changes anything.
+``ClusterService`` finds the node that answers a call, ``NodeServer`` answers the other nodes, and ``SharedState`` loads
+what they change.
 """
 
 from __future__ import annotations
@@ -11,19 +10,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
-from openclaw.channels.manager import PATHS
 from openclaw.cluster.claims import CHANNEL, SCHEDULER, SESSION, session_name
-from openclaw.cluster.links import PATIENCE_S, RETRY_S, Link, LinkLost, Links, PartSender, RemoteFailure
+from openclaw.cluster.links import LINK_PATH, PATIENCE_S, RETRY_S, Link, LinkLost, Links, PartSender, RemoteFailure
 from openclaw.gateway.channels import OUTBOX
 from openclaw.gateway.cluster.remote import (
     MOST_HOPS,
+    PATHS,
+    AccountServer,
     ClusterRelay,
+    MessageServer,
+    RelayedEvents,
     RemoteChannels,
     RemoteMessages,
     answer_remote,
@@ -31,7 +33,7 @@ from openclaw.gateway.cluster.remote import (
     place_of,
     session_of,
 )
-from openclaw.gateway.methods.exec_approvals import report_lost
+from openclaw.gateway.cluster.single import SchedulerParts, SchedulerService
 from openclaw.gateway.server.frames import decode_any, encode, encode_response
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
 from openclaw.scheduler import heartbeat, hooks
@@ -39,17 +41,23 @@ from openclaw.sessions import system_events
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.errors import Fenced
 from openclaw.storage.message_ledger import END_STATES
-from openclaw.tools.exec.approvals import JOURNAL_FILE, JOURNALS, LostApproval, UnknownApproval
+from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 from openclaw.tools.nodes import UnknownNode
 
 if TYPE_CHECKING:
+    from openclaw.clock import Clock
+    from openclaw.cluster.claims import Claims
     from openclaw.cluster.membership import NodeLoad, NodeRow
     from openclaw.cluster.postgres_claims import PostgresClaims
+    from openclaw.config.store import ConfigStore
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Sockets
+    from openclaw.gateway.session_maintenance import Maintenance
+    from openclaw.inbound.pipeline import Pipeline
+    from openclaw.runs.runs import Runs
+    from openclaw.storage.documents import DocumentStore
     from openclaw.storage.postgres.ledger import PostgresLedger
     from openclaw.storage.postgres.session_store import PostgresSessionStore
-
-    ClusterStores: TypeAlias = tuple[PostgresSessionStore, PostgresLedger]
 
 TAKEN_AT_ONCE = 20
 """How many sessions without an owner a node claims together. The others take theirs meanwhile."""
@@ -72,90 +80,94 @@ log = logging.getLogger("openclaw.cluster")
 
 
 class ClusterService:
-    """Wires the claims of this node to the rest of the Gateway. There is none with files."""
+    """The cluster as this node sees it: which node answers, and requests to the others.
 
-    def __init__(self, gateway: Gateway, claims: PostgresClaims, stores: ClusterStores) -> None:
-        self._gateway = gateway
-        self._sessions, self._ledger = stores
-        self._storage = self._sessions.path("")
+    ``serve`` lets this node answer the requests of the others.
+    """
+
+    def __init__(
+        self,
+        claims: PostgresClaims,
+        sessions: PostgresSessionStore,
+        ledger: PostgresLedger,
+        documents: DocumentStore,
+        config: ConfigStore,
+        clock: Clock,
+    ) -> None:
+        self._sessions, self._ledger = sessions, ledger
+        self._storage = sessions.path("")
+        self._config = config
+        self._clock = clock
         self.claims = claims
         self.membership = claims.membership
-        self.links = Links(self.membership, self._serve, self._hear)
-        self.relay = ClusterRelay(gateway, self.links)
-        self.messages = RemoteMessages(gateway, self.links)
-        self.channels = RemoteChannels(gateway, self.links)
-        self._served: dict[str, Callable[[bytes, PartSender], Awaitable[bytes]]] = {
-            **self.messages.served,
-            **self.channels.served,
-            "call": lambda data, parts: answer_remote(gateway, self.links, data, parts),
-            "holds": self._answer_holds,
-            "read": self._answer_read,
-            "release": self._answer_release,
-            "ticket": self._answer_ticket,
-        }
-        self.membership.load = self._load
-        self.membership.on_fenced = self._fenced
-        self.membership.hearers += [
-            self.links.follow,
-            claims.try_wanted,
-            claims.regain,
-            self.take_unowned,
-            self.release_idle,
-            self._settle_lost,
-            self._resume_jobs,
-        ]
-        self._resumed_at, self._resumed_with = -JOBS_S, set[str]()
-        self._released_at = 0.0
-        claims.on_gained(SESSION, self._gained)
-        claims.on_gained(CHANNEL, self._gained_account)
-        claims.ask_to_release = self._ask_to_release
-        claims.on_refused = self._refused
+        self.links = Links(self.membership)
+        self.relay = ClusterRelay(self.links)
+        self.messages = RemoteMessages(self.links, claims, config, self.relay)
+        self.channels = RemoteChannels(self.links, claims, ledger, documents, clock)
 
-    def attach(self) -> None:
-        """Connects the events and the runs of this node with those of the others."""
-        self._gateway.broadcaster.relay = self.relay
-        runs = self._gateway.runs
-        runs.index.on_ended = self.relay.ended
-        runs.abort_elsewhere = self.messages.stop
-        self._sessions.on_foreign_write = self._tell_row
-        self._gateway.pipeline.others = self.messages
-        self._gateway.channel_services.channels.others = self.channels
+        self._changes: list[SharedState] = []
 
-    def _tell_row(self, agent_id: str, key: str) -> None:
-        """Lets the owner of a session read its row anew."""
-        self.links.tell_all(ROW, encode([agent_id, key]))
+    @property
+    def peers(self) -> Collection[str]:
+        return self.membership.peers
+
+    def serve(self, gateway: Gateway) -> None:
+        changes = SharedState(gateway)
+        NodeServer(gateway, self, self._sessions, self._ledger, changes).attach()
+        self._changes.append(changes)
+
+    def follow_changes(self) -> None:
+        for changes in self._changes:
+            changes.start()
+
+    async def stop_following(self) -> None:
+        for changes in self._changes:
+            await changes.stop()
+
+    def scheduler(self, parts: SchedulerParts) -> SchedulerService:
+        return ClaimedScheduler(parts, self.claims)
+
+    async def find_unfinished(self, runs: Runs, *, after_orderly_stop: bool) -> int:
+        """Return 0, because a session's messages are resumed once this node owns the session."""
+        return 0
 
     async def start(self, url: str, fingerprint: str = "") -> None:
-        """Tells the others where this node is, takes up what nobody owns, and begins to watch."""
-        configured = self._gateway.runtime.config.current.cluster.advertise_url
+        """Advertise this node, claim the sessions without an owner, and watch the other nodes."""
+        configured = self._config.current.cluster.advertise_url
         await self.membership.advertise(configured or url, fingerprint)
         await self.links.follow()
-        await self.take_unowned()
+        await self.claim_unowned()
         self.membership.start()
 
-    async def drain(self) -> None:
-        """Hands over what this node owns, before it leaves: runs that end soon are waited for, others go on elsewhere.
+    async def recover(self, pipeline: Pipeline) -> None:
+        """Do nothing, because the messages that an account held are recovered once this node owns the account."""
 
-        Without another node there is nobody to hand over to.
+    async def maintain(self, maintenance: Maintenance) -> None:
+        """Do nothing, because several Gateways on one database keep all sessions."""
+
+    async def drain(self, gateway: Gateway) -> None:
+        """Release everything that this node owns before it leaves.
+
+        Waits for runs that end soon; other nodes resume the rest. Does nothing if there is no other node.
         """
         try:
-            await self._drain()
+            await self._drain(gateway)
         except (OSError, Fenced) as error:
             log.warning("this node leaves without handing over what it owns: %s", error)
 
-    async def _drain(self) -> None:
+    async def _drain(self, gateway: Gateway) -> None:
         await self.membership.drain()
         # The watch may not have seen yet that another node came.
         others = [node for node in await self.membership.all_nodes() if node.id != self.claims.node]
         if not any(node.state == "alive" for node in others) or self.membership.fenced:
             return
-        self._gateway.ready = False
-        log.info("leaving the cluster: %d runs under way", self._gateway.runs.busy())
+        gateway.ready = False
+        log.info("leaving the cluster: %d runs under way", gateway.runs.busy())
         await self.claims.unwant_all()
-        until = time.monotonic() + self._gateway.runtime.config.current.cluster.drain_seconds
+        until = time.monotonic() + self._config.current.cluster.drain_seconds
         while time.monotonic() < until and not self.membership.fenced:
             names = self.claims.owned(SESSION)
-            await self.claims.release_all([one for one in names if not self._in_use(one)])
+            await self.claims.release_all([name for name in names if not _in_use(gateway, name)])
             if not self.claims.owned(SESSION):
                 break
             await asyncio.sleep(DRAIN_PAUSE_S)
@@ -179,9 +191,10 @@ class ClusterService:
             holds = {name: self.claims.node for name in self.claims.owned() if not name.startswith(SESSION)}
         links = {link.node: link for link in self.links.all()}
         return {
+            "clustered": True,
             "node": self.claims.node,
             "storage": self._storage,
-            "ts": self._gateway.runtime.clock.now_ms(),
+            "ts": self._clock.now_ms(),
             "nodes": [_node_view(node, links.get(node.id)) for node in nodes],
             "holds": holds,
             "unowned": unowned,
@@ -191,7 +204,6 @@ class ClusterService:
     # Which node answers
 
     async def answer_elsewhere(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer | None:
-        """Answers a call that belongs to another node. None: this node answers it."""
         place = place_of(call.method)
         if place == "here" or (place != "session" and call.hops):
             return None
@@ -233,9 +245,9 @@ class ClusterService:
                 return await self._holder(call)
 
     async def _holder(self, call: MethodCall) -> str | None:
-        """The node that has what the call names by an id. None: nobody, or this one."""
+        """Return the node that has the object of the call, or None if it is this one or nobody has it."""
         wanted = _held_id(call.params)
-        if wanted is None or self._holds(*wanted):
+        if wanted is None or _holds(call.gateway, *wanted):
             return None
         question = encode(wanted)
         for node in list(self.membership.peers):
@@ -246,32 +258,10 @@ class ClusterService:
                 continue
         return None
 
-    def _holds(self, field: str, value: str) -> bool:
-        gateway = self._gateway
-        match field:
-            case "id":
-                try:
-                    gateway.runtime.approvals.find(value)
-                except LostApproval:
-                    return True
-                except UnknownApproval:
-                    return False
-                return True
-            case "node_id":
-                try:
-                    return gateway.nodes.choose(value).connected  # The method takes a name as well as an id.
-                except UnknownNode:
-                    return False
-            case _:
-                return any(True for _ in gateway.channel_services.channels.accounts(value))
-
-    async def _answer_holds(self, data: bytes, _parts: PartSender) -> bytes:
-        return b"1" if self._holds(*decode_any(data)) else b"0"
-
     async def _answer_of_all(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
         """Joins the lists in the answers of every node."""
         joined: dict[str, Any] = msgspec.to_builtins(
-            await self._gateway.methods.find(call.client, call.method).answer(call)
+            await call.gateway.methods.find(call.client, call.method).answer(call)
         )
         for node in list(self.membership.peers):
             try:
@@ -286,17 +276,101 @@ class ClusterService:
 
     # Links
 
-    async def open_link(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self.links.accept(request, lambda: self._gateway.sockets.recognise(request.protocol))
+    async def open_link(self, request: web.BaseRequest, sockets: Sockets) -> web.StreamResponse | None:
+        if request.path != LINK_PATH:
+            return None
+        return await self.links.accept(request, lambda: sockets.recognise(request.protocol))
 
-    async def _serve(self, kind: str, data: bytes, parts: PartSender) -> bytes:
-        return await self._served[kind](data, parts)
+    async def close_accepted(self, within_s: float) -> None:
+        await self.links.close_accepted(within_s)
 
-    def _hear(self, node: str, kind: str, data: bytes) -> None:
+    async def redeem_ticket(self, ticket: str) -> str:
+        for link in self.links.all():
+            with contextlib.suppress(LinkLost, RemoteFailure):
+                if secret := await link.ask("ticket", ticket.encode()):
+                    return secret.decode()
+        return ""
+
+    async def claim_unowned(self) -> None:
+        """Claim the sessions with unfinished messages that nobody owns. ``NodeServer`` resumes their messages."""
+        for _ in range(MOST_TAKEN):
+            names = [session_name(*session) for session in await self._ledger.unowned(TAKEN_AT_ONCE)]
+            if not names or self.membership.state != "alive":
+                return
+            await self.claims.claim_free(names)
+
+
+class NodeServer:
+    """Answers the requests and receives the events of the other nodes, and follows the sessions that change owner."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        cluster: ClusterService,
+        sessions: PostgresSessionStore,
+        ledger: PostgresLedger,
+        changes: SharedState,
+    ) -> None:
+        self._gateway = gateway
+        self._cluster = cluster
+        self._sessions = sessions
+        self._ledger = ledger
+        self._claims = cluster.claims
+        self._membership = cluster.membership
+        self._links = cluster.links
+        self._relay = cluster.relay
+        self._events = RelayedEvents(cluster.relay, gateway.broadcaster, gateway.runs, gateway.runtime.clock)
+        self._changes = changes
+        self._resumed_at, self._resumed_with = -JOBS_S, set[str]()
+        self._released_at = 0.0
+
+    def attach(self) -> None:
+        """Subscribe to the links, the membership and the claims."""
+        gateway, service = self._gateway, self._links.service
+        service.handle(MessageServer(gateway.runtime, gateway.runs, gateway.pipeline, gateway.spawn).handlers)
+        service.handle(AccountServer(gateway.channel_services.channels).handlers)
+        service.handle(
+            {
+                "call": lambda data, parts: answer_remote(gateway, self._links, data, parts),
+                "holds": self._answer_holds,
+                "read": self._answer_read,
+                "release": self._answer_release,
+                "ticket": self._answer_ticket,
+            }
+        )
+        service.subscribe(self._receive)
+        self._membership.load = self._load
+        self._membership.on_fenced = self._fenced
+        self._membership.hearers += [
+            self._links.follow,
+            self._claims.try_wanted,
+            self._claims.regain,
+            self._cluster.claim_unowned,
+            self.release_idle,
+            self._settle_lost,
+            self._resume_jobs,
+            self._changes.peers_changed,
+        ]
+        self._claims.on_gained(SESSION, self._gained)
+        self._claims.on_gained(CHANNEL, self._gained_account)
+        self._claims.ask_to_release = self._ask_to_release
+        self._claims.on_refused = self._refused
+        self._sessions.on_foreign_write = self._announce_row
+
+    # Requests and events
+
+    def _receive(self, node: str, kind: str, data: bytes) -> None:
         if kind == ROW:
             self._sessions.forget_row(*decode_any(data))
         else:
-            self.relay.hear(node, kind, data)
+            self._events.receive(node, kind, data)
+
+    def _announce_row(self, agent_id: str, key: str) -> None:
+        """Let the owner of a session read its row again."""
+        self._links.tell_all(ROW, encode([agent_id, key]))
+
+    async def _answer_holds(self, data: bytes, _parts: PartSender) -> bytes:
+        return b"1" if _holds(self._gateway, *decode_any(data)) else b"0"
 
     async def _answer_read(self, data: bytes, _parts: PartSender) -> bytes:
         client = self._gateway.broadcaster.clients.get(data.decode())
@@ -304,80 +378,59 @@ class ClusterService:
             await client.sink.until_read()
         return b""
 
-    async def redeem_ticket(self, ticket: str) -> str:
-        """The secret behind a ticket of ``openclaw dashboard`` that another node gave, or nothing."""
-        for link in self.links.all():
-            with contextlib.suppress(LinkLost, RemoteFailure):
-                if secret := await link.ask("ticket", ticket.encode()):
-                    return secret.decode()
-        return ""
-
     async def _answer_ticket(self, data: bytes, _parts: PartSender) -> bytes:
         return (self._gateway.sign_in_tickets.redeem(data.decode()) or "").encode()
 
-    # Sessions that come and go
+    async def _answer_release(self, data: bytes, _parts: PartSender) -> bytes:
+        name = data.decode()
+        if not _in_use(self._gateway, name):
+            await self._claims.release(name)
+        return b""
 
-    async def take_unowned(self) -> None:
-        """Claims sessions with unfinished messages that nobody owns. ``_gained`` goes on with their messages."""
-        for _ in range(MOST_TAKEN):
-            found = [session_name(*session) for session in await self._ledger.unowned(TAKEN_AT_ONCE)]
-            if not found or self.membership.state != "alive":
-                return
-            await self.claims.claim_free(found)
+    async def _ask_to_release(self, node: str, name: str) -> None:
+        try:
+            await self._links.ask(node, "release", name.encode())
+        except (LinkLost, RemoteFailure) as error:
+            log.debug("node %s cannot be asked to release %s: %s", node, name, error)
+
+    # Sessions that change their owner
 
     async def release_idle(self) -> None:
-        """Lets sessions go that nobody has used for a while, so that any node may answer their next message."""
+        """Release the sessions that nobody has used for a while, so that any node may answer their next message."""
         seconds, now = self._gateway.runtime.config.current.cluster.idle_seconds, time.monotonic()
         if now - self._released_at < seconds / 10:
             return
         self._released_at = now
-        names = self.claims.idle(SESSION, seconds, RELEASED_AT_ONCE)
-        await self.claims.release_all([name for name in names if not self._in_use(name)])
+        names = self._claims.idle(SESSION, seconds, RELEASED_AT_ONCE)
+        await self._claims.release_all([name for name in names if not _in_use(self._gateway, name)])
 
     async def _gained(self, name: str) -> None:
-        """Goes on with the messages that the session's last owner left, before anything new happens in it."""
+        """Resume the messages that the session's last owner left, before anything new happens in it."""
         agent_id, _, key = name.removeprefix(SESSION).partition(":")
-        runtime = self._gateway.runtime
+        runtime, runs = self._gateway.runtime, self._gateway.runs
         # The session is in memory from here on, so that messages which come together stay in their order.
-        _, left = await asyncio.gather(
+        _, unfinished = await asyncio.gather(
             runtime.stores.sessions.get(agent_id, key), runtime.stores.ledger.unfinished((agent_id, key))
         )
-        if left:
-            log.info("taking up the unfinished messages of %s", key)
+        if unfinished:
+            log.info("resuming the unfinished messages of %s", key)
             await self._gateway.notices.end_interrupted((agent_id, key))
-            await self._gateway.runs.find_unfinished(session=(agent_id, key))
-            self._gateway.runs.start_unfinished(key)
+            await runs.find_unfinished(session=(agent_id, key))
+            runs.start_unfinished(key)
 
     def _refused(self, name: str) -> None:
-        """Forgets the runs of a session that another node owns by now, without a word."""
+        """Forget the runs of a session that another node owns by now. Nobody is notified."""
         if name.startswith(SESSION):
             self._gateway.runs.drop_session(_key_of(name))
 
-    def _in_use(self, name: str) -> bool:
-        """Tells whether anything happens here in the session of this name, commands that take long included."""
-        key = _key_of(name)
-        return self._gateway.runs.in_use(key) or self._gateway.notices.in_use(key)
-
     async def _gained_account(self, name: str) -> None:
-        """Hands on the messages that waited for more words where the account was before."""
+        """Forward the messages that the account's last owner held."""
         channel, _, account = name.removeprefix(CHANNEL).partition(":")
         self._gateway.spawn(self._gateway.pipeline.recover((channel, account)))
 
-    async def _ask_to_release(self, node: str, name: str) -> None:
-        try:
-            await self.links.ask(node, "release", name.encode())
-        except (LinkLost, RemoteFailure) as error:
-            log.debug("node %s cannot be asked to let %s go: %s", node, name, error)
-
-    async def _answer_release(self, data: bytes, _parts: PartSender) -> bytes:
-        name = data.decode()
-        if not self._in_use(name):
-            await self.claims.release(name)
-        return b""
-
     async def _resume_jobs(self) -> None:
-        """Carries on the jobs of nodes that are gone."""
-        peers, now = set(self.membership.peers), time.monotonic()
+        """Resume the jobs of nodes that are gone."""
+        peers, now = set(self._membership.peers), time.monotonic()
         if not self._gateway.ready:
             return  # A node that goes meanwhile is noticed later.
         if self._resumed_with - peers or now - self._resumed_at > JOBS_S:
@@ -387,34 +440,62 @@ class ClusterService:
         self._resumed_with = peers
 
     async def _settle_lost(self) -> None:
-        """Tells those who follow runs of nodes that are gone how they ended, if they ended just before."""
-        lost = [run_id for run_id, node in self.relay.active.items() if node not in self.membership.peers]
+        """Publish the ends of runs whose nodes died before they could publish them."""
+        lost = [run_id for run_id, node in self._relay.active.items() if node not in self._membership.peers]
         for run_id in lost:
             row = await self._ledger.by_run(run_id)
             if row is None or row.state in END_STATES:
-                self.relay.active.pop(run_id, None)
+                self._relay.active.pop(run_id, None)
                 if row is not None:
-                    self.relay.tell_end(row)
-                self.relay.wake(run_id)
-            elif self.claims.owns(session_name(row.agent_id, row.session_key)):
-                self.relay.active.pop(run_id, None)  # Its new owner tells of it.
+                    self._events.publish_end(row)
+                self._events.wake(run_id)
+            elif self._claims.owns(session_name(row.agent_id, row.session_key)):
+                self._relay.active.pop(run_id, None)  # Its new owner publishes it.
+
+    # This node
 
     def _load(self) -> NodeLoad:
         from openclaw.cluster.membership import NodeLoad
 
         runs = self._gateway.runs
         return NodeLoad(
-            sessions=self.claims.session_count,
+            sessions=self._claims.session_count,
             runs=runs.busy(),
             queued=runs.queued(),
             clients=len(self._gateway.broadcaster.clients),
-            relay_lag_ms=round(max((link.lag_ms for link in self.links.all()), default=0.0), 2),
+            relay_lag_ms=round(max((link.lag_ms for link in self._links.all()), default=0.0), 2),
         )
 
     def _fenced(self) -> None:
-        """Forgets every run without a word, because another node goes on with them, and starts anew."""
+        """Drop every run, because another node resumes them, and restart."""
         self._gateway.runs.drop()
         self._gateway.restart.requested.set()
+
+
+def _in_use(gateway: Gateway, name: str) -> bool:
+    """Return whether anything happens here in the session of this name, including commands that take long."""
+    key = _key_of(name)
+    return gateway.runs.in_use(key) or gateway.notices.in_use(key)
+
+
+def _holds(gateway: Gateway, field: str, value: str) -> bool:
+    """Return whether this node has the approval, the node or the channel of this id."""
+    match field:
+        case "id":
+            try:
+                gateway.runtime.tools.approvals.find(value)
+            except LostApproval:
+                return True
+            except UnknownApproval:
+                return False
+            return True
+        case "node_id":
+            try:
+                return gateway.nodes.choose(value).connected  # The method takes a name as well as an id.
+            except UnknownNode:
+                return False
+        case _:
+            return any(True for _ in gateway.channel_services.channels.accounts(value))
 
 
 def _key_of(name: str) -> str:
@@ -467,131 +548,87 @@ def _quiet(call: MethodCall) -> MethodCall:
 
 
 START_S = 5.0
-"""So long the start of the Gateway waits for scheduled work to begin."""
+"""The start of the Gateway waits this long for scheduled work to begin."""
 
 
-class SchedulerService:
-    """Starts heartbeats, scheduled jobs and webhooks when this node owns them, and stops them when it does not."""
+class ClaimedScheduler(SchedulerService):
+    """Runs while this node owns the scheduled work of its cluster."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, parts: SchedulerParts, claims: Claims) -> None:
+        super().__init__(parts)
+        self._claims = claims
         self._starting: asyncio.Task[None] | None = None
-        self.running = False
 
     async def start(self) -> None:
-        """Goes on with what the last Gateway left, then waits for what is due."""
-        claims = self._gateway.runtime.stores.claims
-        if claims.alone:
-            await self._begin()
-            return
-        claims.on_gained(SCHEDULER, self._gained)
-        claims.on_lost(SCHEDULER, self._lost)
-        with contextlib.suppress(OSError):  # It is wanted from now on, and tried for again and again.
-            await claims.want(SCHEDULER)
+        self._claims.on_gained(SCHEDULER, self._gained)
+        self._claims.on_lost(SCHEDULER, self._lost)
+        with contextlib.suppress(OSError):  # The claims retry from now on.
+            await self._claims.want(SCHEDULER)
         if self._starting is not None:
             # A client that connects at once finds it running.
             await asyncio.wait([self._starting], timeout=START_S)
 
     async def stop(self) -> None:
-        claims = self._gateway.runtime.stores.claims
-        if not claims.alone:
-            with contextlib.suppress(OSError, Fenced):
-                await claims.unwant(SCHEDULER)
+        with contextlib.suppress(OSError, Fenced):
+            await self._claims.unwant(SCHEDULER)
         await self._end()
 
     async def _gained(self, _name: str) -> None:
-        # Others wait for this call, so the start goes on beside it.
-        self._starting = asyncio.create_task(self._begin_at_last(), name="scheduler")
+        # Others wait for this call, so the start continues in a task.
+        self._starting = asyncio.create_task(self._begin_patiently(), name="scheduler")
 
     async def _lost(self, _name: str) -> None:
         await self._end()
 
-    async def _begin_at_last(self) -> None:
+    async def _begin_patiently(self) -> None:
         try:
-            await until_written(self._begin, self._gateway.runtime.clock.sleep)
+            await until_written(self._begin, self._parts.runtime.clock.sleep)
             log.info("this node runs scheduled jobs, heartbeats and webhooks from now on")
         except Exception:
             log.exception("scheduled jobs do not run")
 
-    async def _begin(self) -> None:
-        gateway = self._gateway
-        try:
-            await gateway.runtime.notes.refresh()
-            for part in (gateway.heartbeats, gateway.hook_runs, gateway.cron):
-                await part.start()
-        except BaseException:
-            await self._stop_parts()
-            raise
-        self.running = True
-        # A job that goes on wakes its agent itself. A second heartbeat would have nothing to tell.
-        gateway.heartbeats.wake_for_left(gateway.cron.resumed)
-        await self.take_left_questions()
-
     async def _end(self) -> None:
-        self.running = False
         if self._starting is not None:
+            self.running = False
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-        await self._stop_parts()
-
-    async def _stop_parts(self) -> None:
-        for part in (self._gateway.cron, self._gateway.hook_runs, self._gateway.heartbeats):
-            await part.stop()
-
-    async def take_left_questions(self) -> None:
-        """Closes the questions of nodes that are gone, and tells the sessions so."""
-        runtime, cluster = self._gateway.runtime, self._gateway.cluster
-        if (journal := runtime.approvals.journal) is None:
-            return
-        living = {runtime.stores.claims.node, *(cluster.membership.peers if cluster is not None else ())}
-        names = await runtime.stores.documents.list(JOURNALS)
-        left = [name.removeprefix(JOURNALS).removesuffix(".json") for name in names]
-        if runtime.stores.claims.node and await runtime.stores.documents.version(JOURNAL_FILE) is not None:
-            left.append("")  # It was copied from files.
-        for node in left:
-            if node not in living:
-                await journal.inherit(node)
-        await report_lost(journal, self._gateway.pipeline)
+        await super()._end()
 
 
 class SharedState:
-    """Takes in what other nodes change. Names of documents that came meanwhile are taken in together."""
+    """Loads what other nodes change. Documents that change meanwhile are loaded together."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._heard: set[str] = set()
-        self._taking: asyncio.Task[None] | None = None
+        self._changed: set[str] = set()
+        self._loading: asyncio.Task[None] | None = None
         self._unwatch = lambda: None
-        self._nodes: set[str] = set()
+        self._peers: set[str] = set()
 
     def start(self) -> None:
-        gateway = self._gateway
-        if gateway.runtime.stores.documents.shared:
-            self._unwatch = gateway.runtime.stores.documents.watch(self._hear)
-        if gateway.cluster is not None:
-            self._nodes = set(gateway.cluster.membership.peers)
-            gateway.cluster.membership.hearers.append(self._nodes_changed)
+        self._unwatch = self._gateway.runtime.stores.documents.watch(self._document_changed)
+        self._peers = set(self._gateway.cluster.peers)
 
     async def stop(self) -> None:
         self._unwatch()
-        if self._taking is not None:
-            self._taking.cancel()
-            await asyncio.gather(self._taking, return_exceptions=True)
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
 
-    def _hear(self, name: str) -> None:
-        self._heard.add(name)
-        if self._taking is None or self._taking.done():
-            self._taking = asyncio.create_task(self._take_in(), name="changes of other nodes")
+    def _document_changed(self, name: str) -> None:
+        self._changed.add(name)
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load_changed(), name="changes of other nodes")
 
-    async def _take_in(self) -> None:
-        while self._heard:
-            names, self._heard = self._heard, set()
+    async def _load_changed(self) -> None:
+        while self._changed:
+            names, self._changed = self._changed, set()
             try:
-                await until_written(lambda names=names: self._take(names), self._gateway.runtime.clock.sleep)
+                await until_written(lambda names=names: self._load(names), self._gateway.runtime.clock.sleep)
             except Exception:
-                log.exception("what another node changed was not taken in: %s", ", ".join(sorted(names)) or "anything")
+                log.exception("changes of another node were not loaded: %s", ", ".join(sorted(names)) or "anything")
 
-    async def _take(self, names: set[str]) -> None:
+    async def _load(self, names: set[str]) -> None:
         gateway, everything = self._gateway, "" in names
         if everything or OUTBOX in names:
             gateway.channel_services.delivery.wake()
@@ -599,7 +636,7 @@ class SharedState:
             await gateway.devices.load()
             self._end_unpaired()
         if everything or PATHS in names:
-            await gateway.channel_services.channels.load_paths()
+            await gateway.cluster.channels.load_paths()
         if everything or any(name.startswith("nodes/") for name in names):
             await gateway.nodes.pairing.load()
         if everything or system_events.FILE_NAME in names:
@@ -621,8 +658,8 @@ class SharedState:
             if device_id is not None and not gateway.devices.has_token(device_id, role):
                 gateway.end_device(device_id, role, "device removed or its token revoked")
 
-    async def _nodes_changed(self) -> None:
-        nodes = set(self._gateway.cluster.membership.peers) if self._gateway.cluster is not None else set()
-        gone, self._nodes = self._nodes - nodes, nodes
+    async def peers_changed(self) -> None:
+        peers = set(self._gateway.cluster.peers)
+        gone, self._peers = self._peers - peers, peers
         if gone and self._gateway.scheduler.running:
-            await self._gateway.scheduler.take_left_questions()
+            await self._gateway.scheduler.close_left_approvals()

@@ -33,7 +33,7 @@ from openclaw.paths import normalize_agent_id
 from openclaw.pictures import sniff_image
 
 if TYPE_CHECKING:
-    from openclaw.gateway.cluster.service import ClusterService
+    from openclaw.gateway.cluster.single import Cluster
 
 BUNDLED = Path(__file__).parents[2] / "web"
 INDEX = "index.html"
@@ -98,7 +98,7 @@ class ControlUiPage:
         state_dir: Path,
         tickets: SignInTickets,
         limiter: FailedAuthLimiter,
-        cluster: ClusterService | None,
+        cluster: Cluster,
         avatar_of: Callable[[str], Awaitable[str]],
     ) -> None:
         """``avatar_of`` returns the avatar of an agent: a file of its workspace, or an address."""
@@ -171,7 +171,7 @@ class ControlUiPage:
         except RequestRefused:
             ticket = ""
         secret, remote = "", ""
-        if self._cluster is not None and ticket and not self._tickets.knows(ticket):
+        if ticket and not self._tickets.knows(ticket):
             # A balancer may lead the page to another node than the one that issued the ticket.
             remote = await self._cluster.redeem_ticket(ticket)
 

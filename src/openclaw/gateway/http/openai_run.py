@@ -61,7 +61,7 @@ from openclaw.storage.message_ledger import Ledger, LedgerRow, MessageBody, Reas
 from openclaw.storage.transcripts import TranscriptRef, TranscriptStore
 
 if TYPE_CHECKING:
-    from openclaw.gateway.cluster.service import ClusterService
+    from openclaw.gateway.cluster.single import Cluster
 
 KNOWN_ENTRIES = 64
 """The number of newest entries that are read to see what of a conversation the session already holds."""
@@ -104,7 +104,7 @@ class OpenAiRuns:
         notices: Notices,
         spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         leaving: asyncio.Event,
-        cluster: ClusterService | None,
+        cluster: Cluster,
     ) -> None:
         self._runtime = runtime
         self._directory = directory
@@ -288,7 +288,7 @@ class Following:
         *,
         index: RunIndex,
         leaving: asyncio.Event,
-        cluster: ClusterService | None,
+        cluster: Cluster,
         ledger: Ledger,
         transcripts: TranscriptStore,
     ) -> None:
@@ -313,8 +313,7 @@ class Following:
         """Why the text begins again, for a caller that has read the beginning of a message that failed."""
         self._usage: Usage | None = None
         self._wake = asyncio.Event()
-        if cluster is not None:
-            cluster.relay.follow(run_id, self._remote_text)
+        cluster.relay.follow(run_id, self._remote_text)
 
     def begin(self, submission: Submission) -> None:
         """Attach to the run, before a new run can emit anything. An earlier run is only waited for."""
@@ -333,8 +332,7 @@ class Following:
             self._event(TextDelta(delta))
 
     def leave(self) -> None:
-        if self._cluster is not None:
-            self._cluster.relay.unfollow(self.run_id, self._remote_text)
+        self._cluster.relay.unfollow(self.run_id, self._remote_text)
         self._unfollow()
 
     def _event(self, event: RunEvent) -> None:

@@ -42,7 +42,7 @@ async def channels_status(call: MethodCall, params: ChannelsStatus) -> Any:
         view, probe_s = one.status.view(), longest_s if params.probe else 0.0
         if (holder := await channels.owner(one)) is not None:
             view["node"] = holder
-        if holder is not None and holder != gateway.runtime.stores.claims.node and gateway.cluster is not None:
+        if holder is not None and holder != gateway.runtime.stores.claims.node:
             there = await gateway.cluster.channels.status(one, probe_s)
             return {**there, "node": holder} if there is not None else view
         if not params.probe or not one.account.enabled:

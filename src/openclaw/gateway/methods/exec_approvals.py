@@ -60,7 +60,7 @@ async def request(call: MethodCall, params: RequestParams) -> Any:
     """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
     fields = msgspec.structs.asdict(params)
     id, timeout_ms = fields.pop("id"), fields.pop("timeout_ms") or TIMEOUT_MS
-    approvals = call.gateway.runtime.approvals
+    approvals = call.gateway.runtime.tools.approvals
     try:
         approval = approvals.ask(ApprovalRequest(**fields), id=id, timeout_ms=timeout_ms)
     except ValueError as error:
@@ -90,7 +90,7 @@ async def resolve(call: MethodCall, params: ResolveParams) -> Any:
         raise MethodError("invalid decision") from None
     info = call.client.client_info
     try:
-        approval = call.gateway.runtime.approvals.resolve(params.id, decision, info.display_name or info.id)
+        approval = call.gateway.runtime.tools.approvals.resolve(params.id, decision, info.display_name or info.id)
     except UnknownApproval as unknown:
         raise MethodError(str(unknown)) from None
     if decision == "allow-always" and approval.request.once_only:
@@ -101,14 +101,14 @@ async def resolve(call: MethodCall, params: ResolveParams) -> Any:
 @methods.add("exec.approval.list", NoParams)
 async def list_open(call: MethodCall) -> Any:
     """The questions that nobody has answered yet, oldest first, for a client that comes later."""
-    return {"approvals": [question_view(approval) for approval in call.gateway.runtime.approvals.pending()]}
+    return {"approvals": [question_view(approval) for approval in call.gateway.runtime.tools.approvals.pending()]}
 
 
 @methods.add("exec.approvals.get", NoParams)
 async def get(call: MethodCall) -> Any:
     """The rules for commands on this machine."""
     try:
-        return (await call.gateway.runtime.approval_rules.snapshot()).view()
+        return (await call.gateway.runtime.tools.approval_rules.snapshot()).view()
     except BadRules as bad:
         raise MethodError(str(bad), code="UNAVAILABLE") from None
 
@@ -122,7 +122,7 @@ class SetParams(Params):
 async def set_rules(call: MethodCall, params: SetParams) -> Any:
     """Writes the rules for commands on this machine."""
     try:
-        return (await call.gateway.runtime.approval_rules.replace(params.file, params.base_hash)).view()
+        return (await call.gateway.runtime.tools.approval_rules.replace(params.file, params.base_hash)).view()
     except BadRules as bad:
         raise MethodError(str(bad)) from None
 
@@ -165,7 +165,7 @@ def watch_approvals(
         if not approval.withdrawn:
             notify_chat(approval, "expired", f"⏱️ Nobody answered approval {approval.slug} in time.")
 
-    approvals = runtime.approvals
+    approvals = runtime.tools.approvals
     approvals.on_requested, approvals.on_decided, approvals.on_expired = requested, decided, expired
 
 

@@ -37,7 +37,7 @@ def notes_of(call: MethodCall, agent_id: str | None) -> AgentNotes:
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     workspace = workspace_dir(config, runtime.state_dir, chosen)
-    memory = runtime.memories.of(chosen, workspace, settings, config)
+    memory = runtime.tools.memories.of(chosen, workspace, settings, config)
     return AgentNotes(chosen, workspace, settings, memory, embeddings_of_agent(runtime, chosen))
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.gateway import messenger
 from openclaw.gateway.messenger import MessageToSend, SendRefused
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
@@ -441,27 +440,27 @@ async def send(call: MethodCall, params: SendParams) -> Any:
             message = await _message_to_send(gateway, params)
         except SendRefused as refused:
             raise MethodError(str(refused)) from None
-        row, new = await messenger.post(gateway, message)
+        row, new = await gateway.messenger.post(message)
         message = message if new else None
-    outcome = await messenger.delivery_outcome(gateway, row)
+    outcome = await gateway.messenger.delivery_outcome(row)
     if outcome.error:
         payload = {**outcome.answer, "status": "error", "summary": outcome.error}
         raise MethodError(outcome.error, code="UNAVAILABLE", payload=payload)
     if message is not None:
-        await messenger.open_session(gateway, message.session)
-        await messenger.write_to_transcript(gateway, message)
+        await gateway.messenger.open_session(message.session)
+        await gateway.messenger.write_to_transcript(message)
     return outcome.answer
 
 
 async def _message_to_send(gateway: Gateway, params: SendParams) -> MessageToSend:
-    running = messenger.account_for(gateway, params.channel, params.account_id)
+    running = gateway.messenger.account_for(params.channel, params.account_id)
     route = Route(channel=running.kind.id, to=params.to.strip(), account_id=running.account.id)
-    target = messenger.session_for(gateway, running, params.to)
+    target = gateway.messenger.session_for(running, params.to)
     if params.session_key:
         target = gateway.directory.target(params.session_key)
     gateway.directory.check_send_policy(target, await gateway.directory.entry(target), channel=running.kind.id)
     addresses = [*([params.media_url] if params.media_url else []), *(params.media_urls or [])]
-    media = await messenger.fetched_media(gateway, addresses, running)
+    media = await gateway.messenger.fetched_media(addresses, running)
     if not params.message.strip() and not media:
         raise MethodError("message or mediaUrl required")
     return MessageToSend(

@@ -139,7 +139,7 @@ async def list_sessions(call: MethodCall, params: SessionsList) -> SessionList:
         for row, view in zip(page.rows, shown, strict=True):
             await _add_texts(gateway.runtime.stores.transcripts, params, row, view)
     # The default agent's store comes first.
-    agents = [agent] if agent else gateway.agent_ids()
+    agents = [agent] if agent else gateway.directory.agent_ids()
     paths = list(dict.fromkeys(gateway.runtime.stores.sessions.path(name) for name in agents))
     result = SessionList(
         ts=gateway.runtime.clock.now_ms(),
@@ -276,7 +276,7 @@ class SessionsSearch(Params):
 async def search(call: MethodCall, params: SessionsSearch) -> SessionSearch:
     """Finds words in everything that was said, tool results included."""
     gateway = call.gateway
-    folders = gateway.transcript_folders()
+    folders = gateway.directory.transcript_folders()
     session_id = params.session_id
     if params.key is not None:
         target = gateway.directory.target(params.key, params.agent_id)
@@ -288,7 +288,7 @@ async def search(call: MethodCall, params: SessionsSearch) -> SessionSearch:
     elif params.agent_id is not None:
         gateway.directory.require_agent(params.agent_id)
         folders = {params.agent_id: folders[params.agent_id]}
-    answer = await gateway.search.search(
+    answer = await gateway.runtime.search.search(
         params.query,
         folders,
         limit=params.limit,
@@ -521,7 +521,7 @@ async def delete(call: MethodCall, params: SessionsDelete) -> SessionDeleted:
     target = gateway.directory.target(params.key)
     if target == gateway.directory.target("main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await gateway.team.subagents.stop_all(target.key)
+    await gateway.pipeline.commands.subagents.stop_all(target.key)
     archived = await delete_session(gateway.runtime, gateway.runs, target, archive=params.delete_transcript)
     return SessionDeleted(
         ok=True, key=shown_key(target.key), deleted=archived is not None, archived=[*map(str, archived or ())]
@@ -650,7 +650,7 @@ class SessionsArchive(Params):
 @methods.add("sessions.archive", SessionsArchive)
 async def archive(call: MethodCall, params: SessionsArchive) -> TranscriptsArchived:
     """Compresses old transcripts now rather than in the next hour."""
-    done = await call.gateway.compress_old(params.after_days, params.most)
+    done = await call.gateway.maintenance.compress(params.after_days, params.most)
     return TranscriptsArchived(
         ok=not done.problems,
         compressed=done.files,

@@ -46,8 +46,8 @@ async def status(call: MethodCall) -> Any:
     by_agent: list[dict[str, Any]] = []
     everything: list[dict[str, Any]] = []
     count = 0
-    for agent_id in gateway.agent_ids():
-        beat = heartbeat_summary(gateway, agent_id)
+    for agent_id in gateway.directory.agent_ids():
+        beat = heartbeat_summary(gateway.runtime.config.current, agent_id, enabled=gateway.heartbeats.enabled)
         agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
         listed = await most_recent(gateway.runtime.stores.sessions, agent_id, RECENT_ROWS, scope=config.session.scope)
         defaults = model_defaults(gateway.runtime, agent_id)
@@ -234,7 +234,4 @@ async def replay(call: MethodCall, params: EventsReplay) -> Any:
 @methods.add("cluster.status", NoParams)
 async def cluster_status(call: MethodCall) -> Any:
     """The nodes of the cluster: how they do, what they own, and how far behind they are."""
-    cluster = call.gateway.cluster
-    if cluster is None:
-        return {"clustered": False, "nodes": []}
-    return {"clustered": True, **await cluster.status()}
+    return await call.gateway.cluster.status()

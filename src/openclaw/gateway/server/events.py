@@ -95,7 +95,9 @@ ClientMode: TypeAlias = Literal["webchat", "cli", "ui", "backend", "node", "prob
 class Broadcaster:
     """Numbers events, sends them to the connected clients and keeps them for clients that were away."""
 
-    def __init__(self) -> None:
+    def __init__(self, relay: EventRelay | None = None) -> None:
+        """``relay`` sends the events to the other nodes of a cluster."""
+        self._relay = relay or NoRelay()
         self.clients: dict[str, Client] = {}
         self.seq = 0
         self.epoch = str(uuid.uuid4())
@@ -105,8 +107,6 @@ class Broadcaster:
         """Clients of other nodes that were answered here, the newest last."""
         self.run_streams: WeakValueDictionary[str, RunStream] = WeakValueDictionary()
         """The streams of the runs that have not ended, by run id. A run keeps its stream until its end."""
-        self.relay: EventRelay | None = None
-        """Tells the other nodes of a cluster. None with files."""
 
     def add(self, client: Client) -> None:
         self.clients[client.conn_id] = client
@@ -133,8 +133,7 @@ class Broadcaster:
         state_version: dict[str, int] | None = None,
     ) -> None:
         """Sends an event to every client that may see it."""
-        if self.relay is not None:
-            self.relay.event(event, payload, may_be_lost=drop_if_slow)
+        self._relay.event(event, payload, may_be_lost=drop_if_slow)
         self.seq += 1
         frame = frames.encode_event(event, payload, self.seq, state_version)
         _send(self._live(event), event, payload, frame, drop_if_slow)
@@ -145,8 +144,7 @@ class Broadcaster:
 
         ``full`` may be called again, much later, for a client that missed the event.
         """
-        if self.relay is not None:
-            self.relay.growing(event, full, delta)
+        self._relay.growing(event, full, delta)
         self.seq += 1
         increment = frames.encode_event(event, delta, self.seq)
         live = self._live(event)
@@ -161,8 +159,8 @@ class Broadcaster:
         """Sends an event to these connections only, if they may see it, without a sequence number."""
         conn_ids = list(conn_ids)
         found = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
-        if self.relay is not None and len(found) < len(conn_ids):
-            self.relay.to(conn_ids, event, payload)
+        if len(found) < len(conn_ids):
+            self._relay.to(conn_ids, event, payload)
         named = [client for client in found if may_receive(client.rights, event)]
         if named:
             _send(named, event, payload, frames.encode_event(event, payload), filtered=False)
@@ -208,6 +206,19 @@ class EventRelay(Protocol):
         ...
 
     def to(self, conn_ids: Sequence[str], event: str, payload: Any) -> None: ...
+
+
+class NoRelay:
+    """The relay of a Gateway without other nodes."""
+
+    def event(self, event: str, payload: Any, *, may_be_lost: bool) -> None:
+        pass
+
+    def growing(self, event: str, full: Payload, delta: Any) -> None:
+        pass
+
+    def to(self, conn_ids: Sequence[str], event: str, payload: Any) -> None:
+        pass
 
 
 class ClientInfo(Params, omit_defaults=True):

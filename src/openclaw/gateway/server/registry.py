@@ -216,7 +216,7 @@ async def answer(
     """Runs the call and makes its answer, also when the handler fails."""
     try:
         found, call = open_call(gateway, client, id, name, raw, hops)
-        if gateway.cluster is not None and (elsewhere := await gateway.cluster.answer_elsewhere(call, raw)) is not None:
+        if (elsewhere := await gateway.cluster.answer_elsewhere(call, raw)) is not None:
             return elsewhere
         payload = await found.answer(call)
         client.note_answer(payload)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from openclaw.cluster.links import LINK_PATH
 from openclaw.config.schema import Config
 from openclaw.gateway.auth.authorise import start_problem
 from openclaw.gateway.auth.connect import ClientGate
@@ -148,8 +147,8 @@ class Server:
         peer = peer_of(request.remote or "", request.headers, settings.trusted_proxies)
         self.gateway.sockets.asks(request.protocol, peer.ip)
         try:
-            if self.gateway.cluster is not None and request.path == LINK_PATH:
-                return await self.gateway.cluster.open_link(request)
+            if (link := await self.gateway.cluster.open_link(request, self.gateway.sockets)) is not None:
+                return link
             if request.headers.get("upgrade", "").lower().strip() == "websocket":
                 return await self._handle_websocket(request, peer)
             return await self._handle_http(request, peer)
@@ -226,9 +225,8 @@ class Server:
             await asyncio.wait(set(self.gateway.calls), timeout=CALLS_LIMIT_S)
         for call in list(self.gateway.calls):
             call.cancel()
-        if self.gateway.cluster is not None:
-            # The server would wait for these connections as for any other, and their nodes do not close them.
-            await self.gateway.cluster.links.close_accepted(CALLS_LIMIT_S)
+        # The server would wait for these connections as for any other, and their nodes do not close them.
+        await self.gateway.cluster.close_accepted(CALLS_LIMIT_S)
         if self._web is not None:
             self._web.pre_shutdown()
             await self._web.shutdown(CLOSE_GRACE_S / 5)

@@ -42,14 +42,14 @@ async def stop(context: CommandContext, facts: Facts, _: str = "") -> Handled:
     stopped = await context.runs.abort(facts.session.key, reason=AbortReason.STOP)
     if stopped and await context.entry(facts.session) is not None:
         await set_entry_fields(context.runtime, facts.session, {"abortedLastRun": True})
-    workers = await context.stop_subagents(facts.session.key)
+    workers = await context.subagents.stop_all(facts.session.key)
     also = f" Stopped {counted(workers, 'sub-agent', 'sub-agents')}." if workers else ""
     return Handled(reply=f"⚙️ Agent was aborted.{also}", stopped=stopped)
 
 
 async def subagents(context: CommandContext, facts: Facts, args: str) -> str:
     guest = not facts.client and "admin" not in facts.rights
-    return await context.subagents(facts.session, args, str(uuid.uuid4()), guest)
+    return await context.subagents.answer(facts.session, args, str(uuid.uuid4()), guest=guest, process=context.process)
 
 
 async def send(context: CommandContext, facts: Facts, args: str) -> str:
@@ -287,7 +287,7 @@ async def approve(context: CommandContext, facts: Facts, args: str) -> str:
     ref, decision = read
     by = facts.sender_name or f"{facts.channel}:{facts.sender_ids[0] if facts.sender_ids else 'owner'}"
     try:
-        approval = context.runtime.approvals.resolve(ref, decision, by)
+        approval = context.runtime.tools.approvals.resolve(ref, decision, by)
     except UnknownApproval as unknown:
         return f'❌ "{ref}": {unknown}.{unknown.perhaps}'
     outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[decision]

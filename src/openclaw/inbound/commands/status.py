@@ -50,8 +50,8 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     running, waiting = running_and_waiting(context, facts)
     depth = f"{'running, ' if running else ''}depth {len(waiting)}"
     lines.append(f"{activation}🪢 Queue: {mode} ({depth})")
-    if "admin" in facts.rights and context.runtime.foreign_tools is not None:
-        lines += [f"🔌 MCP {line}" for line in context.runtime.foreign_tools.lines()]
+    if "admin" in facts.rights:
+        lines += [f"🔌 MCP {line}" for line in context.runtime.tools.mcp.lines()]
     return "\n".join(lines)
 
 
