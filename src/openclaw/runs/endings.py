@@ -305,7 +305,7 @@ class Endings:
 
     async def _sent_before(self, run: Run, tries: float = UNKNOWN_TRIES) -> list[OutboxRow]:
         """Return what the channel got while the reply was being written. After this it gets no more of it."""
-        sending = await run.settle_reply()
+        sending = await run.finish_sending()
         if not sending and not run.row.attempts:
             return []
         ledger, row_id = self._runtime.stores.ledger, run.row.id

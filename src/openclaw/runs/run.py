@@ -175,7 +175,7 @@ class Run:
 
         return emit
 
-    async def settle_reply(self) -> bool:
+    async def finish_sending(self) -> bool:
         """Wait until the followers have sent what they have begun of the reply. Return whether one of them sends."""
         pending: list[Coroutine[Any, Any, None]] = []
         self.emit(RunSettling(pending))
