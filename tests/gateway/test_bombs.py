@@ -288,7 +288,7 @@ OWN_FILES = {
     "gateway/http/openai_run.py": "transcripts, bounded when they were written",
     "gateway/http/rpc.py": "an answer made in the same process",
     "gateway/main.py": "the lock",
-    "channels/manager.py": "its own document",
+    "gateway/cluster/remote.py": "its own document",
     "gateway/restart.py": "its own file",
     "gateway/session_views.py": "transcripts, bounded when they were written",
     "inbound/commands/session.py": "pyjson5 counts the depth itself",

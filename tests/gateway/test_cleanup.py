@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.gateway.gateway import FIRST_CLEANUP_S, LEDGER_DAYS
+from openclaw.gateway.services import FIRST_CLEANUP_S
+from openclaw.gateway.session_maintenance import LEDGER_DAYS
 from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody
 from tests.support.clock import MovableClock

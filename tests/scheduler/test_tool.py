@@ -11,7 +11,7 @@ import pytest
 from openclaw.agent.caller import NO_MESSAGE, caller_of
 from openclaw.config.schema.agents import CliBackend
 from openclaw.gateway.gateway import Gateway
-from openclaw.models.catalogue import Catalogue
+from openclaw.models.catalogue import Catalogue, CurrentCatalogue
 from openclaw.scheduler.cron import CronTool
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
@@ -167,7 +167,6 @@ async def test_a_job_does_not_give_an_agent_a_program_that_is_none_of_its_models
     agents = msgspec.structs.replace(config.agents, defaults=defaults)
     catalogue = Catalogue(msgspec.structs.replace(config, agents=agents), {})
     job = {"schedule": EVERY, "sessionTarget": "isolated", "payload": {**TURN, "model": "my-cli/large"}}
-    models = msgspec.structs.replace(gateway.runtime.models, catalogue=lambda: catalogue)
-    with patch.object(gateway.runtime, "models", models), pytest.raises(ToolError, match="a program"):
+    with patch.object(CurrentCatalogue, "__call__", lambda _: catalogue), pytest.raises(ToolError, match="a program"):
         await use(tool, gateway, action="add", job=job)
     assert (await use(tool, gateway, action="status"))["jobs"] == 0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from openclaw.agent.run_result import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Spoken, TextDelta
+from openclaw.gateway.cluster.single import SingleNode
 from openclaw.gateway.http.openai_request import (
     InputMessage,
     NoMessage,
@@ -67,11 +68,11 @@ def new_run() -> Run:
 
 
 def follow(run: Run) -> Following:
-    index = RunIndex(cast(Any, None))  # It asks the ledger only for runs that it does not know.
+    index = RunIndex(cast(Any, None), lambda _: None)  # It asks the ledger only for runs that it does not know.
     index.add(run)
     none = cast(Any, None)
     following = Following(
-        run.run_id, (), index=index, leaving=asyncio.Event(), cluster=None, ledger=none, transcripts=none
+        run.run_id, (), index=index, leaving=asyncio.Event(), cluster=SingleNode(), ledger=none, transcripts=none
     )
     following.begin(Submission(run.row, True, False, run))
     return following
@@ -169,7 +170,7 @@ async def test_a_refused_request_leaves_nothing_that_listens_to_other_nodes(
         await gateway.rpc("sessions.patch", {"key": "agent:main:openai-user:muted", "sendPolicy": "deny"})
         assert isinstance(gateway.gateway, InProcessGateway)
         with monkeypatch.context() as patched:
-            patched.setattr(gateway.gateway.gateway, "cluster", SimpleNamespace(relay=relay))
+            patched.setattr(gateway.gateway.gateway.cluster, "relay", relay)
             status, _ = await gateway.post("/v1/chat/completions", body)
     assert (status, followed) == (403, {})
 
