@@ -12,7 +12,7 @@ import pytest
 from openclaw.gateway.assemble import start_scheduler
 from openclaw.gateway.gateway import Gateway
 from openclaw.models.base import ModelError
-from openclaw.scheduler.cron import run_id_of
+from openclaw.scheduler.cron import RAN, RunResponse, run_id_of
 from openclaw.scheduler.jobs import JobError
 from tests.support.clock import MovableClock, until
 from tests.support.gateway_in_process import gateway_parts
@@ -183,7 +183,7 @@ async def test_moments_missed_while_the_gateway_was_down_are_made_up_for_once(
         await start_scheduler(gateway)
         await history(gateway, job["id"], 1)
         async with asyncio.timeout(60):
-            while (due := (await gateway.cron.status())["nextWakeAtMs"]) is None:
+            while (due := (await gateway.cron.status()).next_wake_at_ms) is None:
                 await asyncio.sleep(0.01)
         assert due > clock.now_ms() and len(await gateway.cron.history.entries(job["id"])) == 1
 
@@ -220,13 +220,13 @@ async def test_a_clock_that_is_set_back_neither_repeats_a_moment_nor_stops_the_j
 
 async def test_a_job_is_run_by_hand_and_answers_when_it_has_ended(gateway: Gateway, model: ScriptedModel) -> None:
     job = await gateway.cron.add({"schedule": MINUTE, "payload": TURN, "delivery": {"mode": "none"}})
-    assert await gateway.cron.run(job["id"], "due") == {"ok": True, "ran": False, "reason": "not-due"}
+    assert await gateway.cron.run(job["id"], "due") == RunResponse(ok=True, ran=False, reason="not-due")
     held = model.held("slow")
     running = asyncio.create_task(gateway.cron.run(job["id"]))
     await model.asked(1)
-    assert await gateway.cron.run(job["id"]) == {"ok": True, "ran": False, "reason": "already-running"}
+    assert await gateway.cron.run(job["id"]) == RunResponse(ok=True, ran=False, reason="already-running")
     held.set()
-    assert await running == {"ok": True, "ran": True}
+    assert await running == RAN
     assert len(await gateway.cron.history.entries(job["id"])) == 1
 
 
@@ -355,7 +355,7 @@ async def test_a_job_that_is_switched_off_while_it_waits_for_another_one_does_no
     held.set()
     await history(gateway, (first if waiting is other else other)["id"], 1)
     # A run by hand waits for its slot behind the one that was switched off.
-    assert await gateway.cron.run((await gateway.cron.add(slow))["id"]) == {"ok": True, "ran": True}
+    assert await gateway.cron.run((await gateway.cron.add(slow))["id"]) == RAN
     assert await gateway.cron.history.entries(waiting["id"]) == [] and len(model.requests) == 2
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from openclaw.config.schema import Config
@@ -38,9 +39,9 @@ async def chat_begins(phone: Loopback) -> None:
 
 
 async def last_event(gateway: Gateway, status: str) -> dict[str, Any]:
-    await until(lambda: (gateway.heartbeats.last or {}).get("status") == status)
+    await until(lambda: (last := gateway.heartbeats.last) is not None and last.status == status)
     assert gateway.heartbeats.last is not None
-    return gateway.heartbeats.last
+    return msgspec.to_builtins(gateway.heartbeats.last)
 
 
 async def test_an_alert_is_delivered_and_the_chat_stays_as_it_was(

@@ -72,7 +72,49 @@ SILENT_NOTE = (
     "Your answer is delivered by itself, so do not send it with a tool. "
     "When there is nothing to tell, answer HEARTBEAT_OK."
 )
-Publish = Callable[[dict[str, Any]], None]
+
+
+class SchedulerStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    enabled: bool
+    store_path: str
+    jobs: int
+    next_wake_at_ms: int | None
+
+
+class RunResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The answer to a request to run a job."""
+
+    ok: Literal[True]
+    ran: bool
+    reason: str = ""
+
+
+RAN = RunResponse(ok=True, ran=True)
+
+
+class CronEvent(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """A change of a job, as clients get it."""
+
+    job_id: str
+    action: Literal["added", "updated", "removed", "started", "finished"]
+    status: str = ""
+    error: str = ""
+    summary: str = ""
+    session_id: str = ""
+    session_key: str = ""
+    run_at_ms: int | None = None
+    duration_ms: int | None = None
+    next_run_at_ms: int | float | None = None
+
+
+class RunLine(CronEvent, kw_only=True, rename="camel", omit_defaults=True):
+    """A finished run as the history stores it."""
+
+    ts: int
+    run_id: str
+
+
+Publish = Callable[[CronEvent], None]
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +295,7 @@ class Cron:
                 if began is None:
                     began = self._now()
                     await self._note(job_id, runningAtMs=began, dueAtMs=due, runId=run_id)
-                    self._publish({"jobId": job_id, "action": "started", "runAtMs": began})
+                    self._publish(CronEvent(job_id=job_id, action="started", run_at_ms=began))
                 faults.point("cron.marked")
                 try:
                     finished = await until_written(lambda: self._execute(job, run_id), self._runtime.clock.sleep)
@@ -364,15 +406,20 @@ class Cron:
         began = began if began is not None else now
         job = self._store.jobs.get(job_id)
         after = _after_run(job, due, began, now, finished) if job is not None else None
-        entry: dict[str, Any] = {"ts": now, "jobId": job_id, "action": "finished", "status": finished.status}
-        details = {"error": finished.error, "summary": finished.summary}
-        details |= {"sessionId": finished.session_id, "sessionKey": finished.session_key}
-        entry |= {name: value for name, value in details.items() if value}
-        entry |= {"runAtMs": began, "durationMs": max(0, now - began)}
-        if after is not None and (upcoming := after["state"].get("nextRunAtMs")) is not None:
-            entry["nextRunAtMs"] = upcoming
+        event = CronEvent(
+            job_id=job_id,
+            action="finished",
+            status=finished.status,
+            error=finished.error,
+            summary=finished.summary,
+            session_id=finished.session_id,
+            session_key=finished.session_key,
+            run_at_ms=began,
+            duration_ms=max(0, now - began),
+            next_run_at_ms=after["state"].get("nextRunAtMs") if after is not None else None,
+        )
         if logged is None:
-            line = {**entry, "runId": run_id}
+            line = RunLine(ts=now, run_id=run_id, **msgspec.structs.asdict(event))
             await until_written(lambda: self.history.add(job_id, line), self._runtime.clock.sleep)
         faults.point("cron.logged")
 
@@ -380,9 +427,9 @@ class Cron:
             # Somebody may have changed the job while the history was written.
             after = await self._step(job_id, lambda current: _after_run(current, due, began, now, finished))
         faults.point("cron.settled")
-        self._publish({name: value for name, value in entry.items() if name != "ts"})
+        self._publish(event)
         if job is not None and after is None:
-            self._publish({"jobId": job_id, "action": "removed"})
+            self._publish(CronEvent(job_id=job_id, action="removed"))
 
     async def _note(self, job_id: str, **facts: Any) -> None:
         def note(job: Job) -> Job:
@@ -421,15 +468,15 @@ class Cron:
         never = float("inf")
         return [shown(job) for job in sorted(listed, key=lambda job: _next_moment(job) or never)]
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> SchedulerStatus:
         await self._check()
         dues = [due for job in self._store.jobs.values() if (due := self._due_at(job)) is not None]
-        return {
-            "enabled": self.enabled,
-            "storePath": self._store.place,
-            "jobs": len(self._store.jobs),
-            "nextWakeAtMs": min(dues, default=None) if self.enabled else None,
-        }
+        return SchedulerStatus(
+            enabled=self.enabled,
+            store_path=self._store.place,
+            jobs=len(self._store.jobs),
+            next_wake_at_ms=min(dues, default=None) if self.enabled else None,
+        )
 
     async def get(self, job_id: str) -> Job | None:
         await self._check()
@@ -466,10 +513,10 @@ class Cron:
         if await self._store.change(lambda jobs: jobs.pop(job_id, None)) is None:
             return False
         self._changed.set()
-        self._publish({"jobId": job_id, "action": "removed"})
+        self._publish(CronEvent(job_id=job_id, action="removed"))
         return True
 
-    async def run(self, job_id: str, mode: Literal["force", "due"] = "force", *, wait: bool = True) -> dict[str, Any]:
+    async def run(self, job_id: str, mode: Literal["force", "due"] = "force", *, wait: bool = True) -> RunResponse:
         """Runs a job now, or with ``due`` only if its moment has come. With ``wait`` it answers when that has ended."""
         await self._store.refresh()
         if (job := self._store.jobs.get(job_id)) is None:
@@ -477,22 +524,22 @@ class Cron:
         if not _is_whole(job):
             raise JobError(f"job {job_id[:80]} has no schedule or no payload; mend it in {self._store.place}")
         if job_id in self._active:
-            return {"ok": True, "ran": False, "reason": "already-running"}
+            return RunResponse(ok=True, ran=False, reason="already-running")
         if self._loop is None and not self._runtime.stores.claims.owns(SCHEDULER):
             return await self._ask_owner(job_id)
         due, now = self._due_at(job), self._now()
         if due is not None and due <= now:
             run_id = run_id_of(job_id, str(due))
         elif mode == "due":
-            return {"ok": True, "ran": False, "reason": "not-due"}
+            return RunResponse(ok=True, ran=False, reason="not-due")
         else:
             due, run_id = now, run_id_of(job_id, f"by hand {uuid.uuid4()}")
         task = self._begin(job_id, due, run_id)
         if wait:
             await asyncio.shield(task)
-        return {"ok": True, "ran": True}
+        return RAN
 
-    async def _ask_owner(self, job_id: str) -> dict[str, Any]:
+    async def _ask_owner(self, job_id: str) -> RunResponse:
         """Make the job due, because another node runs the jobs and hears of it."""
 
         def make_due(jobs: dict[str, Job]) -> bool:
@@ -502,14 +549,11 @@ class Cron:
             return True
 
         if await self._store.change(make_due):
-            return {"ok": True, "ran": True}
-        return {"ok": True, "ran": False, "reason": "already-running-or-disabled"}
+            return RAN
+        return RunResponse(ok=True, ran=False, reason="already-running-or-disabled")
 
-    def _notify(self, job: Job, action: str) -> None:
-        event: dict[str, Any] = {"jobId": job["id"], "action": action}
-        if (upcoming := job["state"].get("nextRunAtMs")) is not None:
-            event["nextRunAtMs"] = upcoming
-        self._publish(event)
+    def _notify(self, job: Job, action: Literal["added", "updated"]) -> None:
+        self._publish(CronEvent(job_id=job["id"], action=action, next_run_at_ms=job["state"].get("nextRunAtMs")))
 
 
 def _next_moment(job: Job) -> int | None:
@@ -622,7 +666,7 @@ class CronTool(RecordTool[CronArguments]):
         if arguments.action in CHANGES and kind_of(context.session_key) == "hook":
             raise ToolError("In the session of a webhook nothing can be scheduled.")
         try:
-            answer = await self._answer(arguments, context)
+            answer = msgspec.to_builtins(await self._answer(arguments, context))
         except (JobError, BadSchedule) as problem:
             raise ToolError(str(problem)) from None
         return text_result(json.dumps(answer, indent=2, ensure_ascii=False), answer)
@@ -685,7 +729,7 @@ class CronTool(RecordTool[CronArguments]):
             patch["delivery"] = await self._delivery(cast("Job", delivery), context)
         return await self._cron.update(job_id, patch)
 
-    async def _run(self, arguments: CronArguments, context: ToolContext) -> Job:
+    async def _run(self, arguments: CronArguments, context: ToolContext) -> RunResponse:
         job_id = await self._own_job(arguments, context)
         await self._check(await self._cron.get(job_id) or {}, context)
         # The call does not wait for the job, because the job may wait for this very run to end.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from openclaw.clock import named_zone, wait_within
 from openclaw.cluster.claims import SCHEDULER
@@ -76,6 +77,22 @@ class Beat(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class HeartbeatReport(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """The end of a heartbeat, as clients get it."""
+
+    ts: int | None = None
+    """Set when it is published."""
+    status: str
+    reason: str = ""
+    preview: str = ""
+    to: str = ""
+    channel: str = ""
+    account_id: str | None = None
+    duration_ms: int | None = None
+    silent: bool | None = None
+    indicator_type: Literal["", "ok", "alert", "error"] = ""
+
+
 class HeartbeatUnderWay(msgspec.Struct, kw_only=True, rename="camel"):
     run_id: str
     agent_id: str
@@ -85,7 +102,7 @@ class HeartbeatUnderWay(msgspec.Struct, kw_only=True, rename="camel"):
 
 class _State(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     enabled: bool = True
-    last: dict[str, Any] | None = None
+    last: HeartbeatReport | None = None
     """The last event."""
     last_at: dict[str, int] = {}
     """When the last regular heartbeat of each agent was."""
@@ -96,7 +113,7 @@ class _State(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
 class Heartbeats:
     """Runs the heartbeats of all agents: when they are due, and soon after something asks for one."""
 
-    def __init__(self, turns: ScheduledTurns, publish: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, turns: ScheduledTurns, publish: Callable[[HeartbeatReport], None]) -> None:
         self._turns = turns
         self._publish = publish
         self._runtime = turns.runtime
@@ -249,7 +266,7 @@ class Heartbeats:
         return self._state.enabled
 
     @property
-    def last(self) -> dict[str, Any] | None:
+    def last(self) -> HeartbeatReport | None:
         return self._state.last
 
     async def enable(self, enabled: bool) -> None:
@@ -298,7 +315,7 @@ class Heartbeats:
             await self._change(lambda state: state.last_at.update({agent_id: at}))
         if skipped:
             if skipped not in ("requests-in-flight", "disabled"):
-                await self._publish_status("skipped", reason=skipped)
+                await self._publish_event(HeartbeatReport(status="skipped", reason=skipped))
             return Beat("skipped", skipped)
         settings, session = self.settings(agent_id), self.session(agent_id)
         now = self._runtime.clock.now_ms()
@@ -319,7 +336,7 @@ class Heartbeats:
         )
         if (refused := await self._turns.begin(turn)) is not None:
             await self._forget(beat)
-            await self._publish_status("skipped", reason=refused.error)
+            await self._publish_event(HeartbeatReport(status="skipped", reason=refused.error))
             return Beat("skipped", refused.error)
         return await self._ended(beat)
 
@@ -371,27 +388,27 @@ class Heartbeats:
         target = await self._target(beat.agent_id)
         route = target.route
         shown = heartbeat_visibility(config, route.channel, route.account_id)
-        facts: dict[str, Any] = {"durationMs": max(0, self._runtime.clock.now_ms() - beat.started_at)}
-        if route.channel:
-            facts["channel"] = route.channel
-        if route.account_id is not None:
-            facts["accountId"] = route.account_id
-        details: dict[str, Any]
+        duration_ms = max(0, self._runtime.clock.now_ms() - beat.started_at)
         if outcome.status == "error":
-            status, details = "failed", {"reason": outcome.error, "indicatorType": "error"}
+            event = HeartbeatReport(status="failed", reason=outcome.error, indicator_type="error")
         elif has_no_reply(outcome):
             empty = outcome.row is not None and outcome.row.reason.code is ReasonCode.NO_WORDS
-            status, details = "ok-empty" if empty else "ok-token", {"reason": beat.reason, "indicatorType": "ok"}
-            details["silent"] = not (shown.show_ok and route.channel)
+            event = HeartbeatReport(
+                status="ok-empty" if empty else "ok-token",
+                reason=beat.reason,
+                indicator_type="ok",
+                silent=not (shown.show_ok and route.channel),
+            )
             if shown.show_ok and route.channel:
                 await self._deliver(beat, session, outcome, route, NOTHING_NEW)
         else:
-            status, details = await self._alert(beat, session, outcome, target, shown)
+            event = await self._alert(beat, session, outcome, target, shown)
         if not shown.use_indicator:
-            details.pop("indicatorType", None)
+            event.indicator_type = ""
+        event.channel, event.account_id, event.duration_ms = route.channel, route.account_id, duration_ms
         await self._forget(beat)
-        await self._publish_status(status, **details, **facts)
-        return Beat("failed", outcome.error) if status == "failed" else Beat("ran")
+        await self._publish_event(event)
+        return Beat("failed", outcome.error) if event.status == "failed" else Beat("ran")
 
     async def _alert(
         self,
@@ -400,26 +417,26 @@ class Heartbeats:
         outcome: TurnOutcome,
         target: AnnounceTarget,
         shown: HeartbeatVisibility,
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> HeartbeatReport:
         text, route = outcome.text, target.route
-        details: dict[str, Any] = {"preview": clipped(text, LONGEST_PREVIEW), "indicatorType": "alert"}
+        event = HeartbeatReport(status="skipped", preview=clipped(text, LONGEST_PREVIEW), indicator_type="alert")
         main = self._turns.main_session(beat.agent_id)
         entry: dict[str, Any] = dict(await self._runtime.stores.sessions.get(main.agent_id, main.key) or {})
         sent_at = entry.get("lastHeartbeatSentAt")
         mine = entry.get("lastHeartbeatRun") == beat.run_id
         recent = isinstance(sent_at, int | float) and beat.started_at - sent_at < DAY_MS
         if entry.get("lastHeartbeatText") == text and recent and not mine:
-            return "skipped", {**details, "reason": "duplicate"}
+            return replace(event, reason="duplicate")
         if not route.channel:
             reason = "target-none" if target.problem == "target-none" else "no-target"
-            return "skipped", {**details, "reason": reason}
+            return replace(event, reason=reason)
         if not shown.show_alerts:
-            return "skipped", {**details, "reason": "alerts-disabled"}
+            return replace(event, reason="alerts-disabled")
         direct = str(entry.get("chatType") or "direct") == "direct"
         if direct and self.settings(beat.agent_id).direct_policy == "block":
-            return "skipped", {**details, "reason": "dm-blocked"}
+            return replace(event, reason="dm-blocked")
         if not await self._deliver(beat, session, outcome, route, text):
-            return "skipped", {**details, "reason": "send-policy"}
+            return replace(event, reason="send-policy")
 
         def remember(current: SessionEntry | None) -> SessionEntry | None:
             if current is None:
@@ -428,7 +445,7 @@ class Heartbeats:
             return cast("SessionEntry", {**current, **noted})
 
         await self._runtime.stores.sessions.update(main.agent_id, main.key, remember)
-        return "sent", {**details, "to": route.to, "reason": beat.reason}
+        return replace(event, status="sent", to=route.to, reason=beat.reason)
 
     async def _deliver(
         self, beat: HeartbeatUnderWay, session: SessionRef, outcome: TurnOutcome, route: Route, text: str
@@ -439,9 +456,8 @@ class Heartbeats:
             beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat", files
         )
 
-    async def _publish_status(self, status: str, **facts: Any) -> None:
-        event = {"ts": self._runtime.clock.now_ms(), "status": status}
-        event |= {name: value for name, value in facts.items() if value is not None and value != ""}
+    async def _publish_event(self, event: HeartbeatReport) -> None:
+        event.ts = self._runtime.clock.now_ms()
 
         def note(state: _State) -> None:
             state.last = event

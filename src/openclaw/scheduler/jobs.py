@@ -602,7 +602,7 @@ class History:
         """Return the entry of one run, if it is in the history."""
         return next((item for item in await self.entries(job_id) if item.get("runId") == run_id), None)
 
-    async def add(self, job_id: str, entry: dict[str, Any]) -> None:
+    async def add(self, job_id: str, entry: msgspec.Struct) -> None:
         async with self._lock:
             await self._documents.append(
                 self._name(job_id), msgspec.json.encode(entry), most_bytes=HISTORY_BYTES, most_lines=HISTORY_LINES

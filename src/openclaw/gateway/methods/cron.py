@@ -67,7 +67,7 @@ def _zone(call: MethodCall) -> str | None:
 @methods.add("cron.status", NoParams)
 async def status(call: MethodCall) -> Any:
     """Whether jobs run, how many there are, and when the next is due."""
-    return {**await call.gateway.cron.status(), "timezone": _zone(call)}
+    return {**msgspec.to_builtins(await call.gateway.cron.status()), "timezone": _zone(call)}
 
 
 @methods.add("cron.add", dict[str, Any])
