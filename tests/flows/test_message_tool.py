@@ -16,7 +16,7 @@ from openclaw.config.schema.tools import MessageTool as Rules
 from openclaw.rights import OWNER_CALLER
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
-from openclaw.tools.message import MessageRefused, Place, marks_for
+from openclaw.tools.message import ChannelConversation, MessageRefused, marks_for
 from tests.flows.test_session_tools import invoke
 from tests.flows.test_signal import ANN, BOB, GROUP, Killable, Start, in_group, signal, start, start_process
 from tests.support.forked_gateway import ForkedGateway
@@ -227,9 +227,9 @@ async def test_a_chat_may_be_kept_to_itself(start: Start, signal: SignalDaemon, 
     assert not [one for one in signal.of("send") if BOB in one.get("recipient", [])]
 
 
-HERE = Place(channel="signal", account_id="default", to=ANN)
-SAME = Place(channel="signal", account_id="default", to=BOB)
-OTHER = Place(channel="telegram", account_id="default", to="5")
+HERE = ChannelConversation(channel="signal", account_id="default", to=ANN)
+SAME = ChannelConversation(channel="signal", account_id="default", to=BOB)
+OTHER = ChannelConversation(channel="telegram", account_id="default", to="5")
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ OTHER = Place(channel="telegram", account_id="default", to="5")
     ],
 )  # fmt: skip
 async def test_the_rules_for_other_conversations(
-    rules: Rules, here: Place | None, there: Place, marks: tuple[str, str] | None
+    rules: Rules, here: ChannelConversation | None, there: ChannelConversation, marks: tuple[str, str] | None
 ) -> None:
     if marks is None:
         with pytest.raises(MessageRefused, match="Cross-context messaging denied"):

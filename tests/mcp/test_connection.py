@@ -124,7 +124,7 @@ async def test_a_slow_call_is_given_up_and_the_next_one_is_answered() -> None:
     [
         (plain("--broken"), "it ended: no shelf here"),
         (plain("--silent", connection_timeout_ms=1500), "it did not answer within 1.5 s"),
-        (McpServer(command="no-such-program-here"), "there is no program 'no-such-program-here'"),
+        (McpServer(command="no-such-program-here"), "program not found in PATH: 'no-such-program-here'"),
         (McpServer(command=sys.executable, cwd="/no/such/folder"), "its folder /no/such/folder does not exist"),
         (McpServer(), "mcp.servers.shelf needs a url"),
         (McpServer(url="http://127.0.0.1:9/mcp"), "no connection to http://127.0.0.1:9/mcp"),

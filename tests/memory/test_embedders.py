@@ -44,5 +44,5 @@ async def test_a_model_file_gives_vectors_and_its_process_ends_when_told(monkeyp
 
 
 async def test_a_file_that_is_no_model_or_not_there_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddingFailed, match="there is no model file"):
+    with pytest.raises(EmbeddingFailed, match="model file not found"):
         await GgufEmbedder(tmp_path / "none.gguf").embed(["a"], "query")

@@ -94,7 +94,7 @@ async def test_nothing_but_memory_is_read(workspace: Path, path: str) -> None:
 
 
 async def test_a_file_that_is_not_there_yet(workspace: Path) -> None:
-    with pytest.raises((ToolError, PathRefused), match="no memory file"):
+    with pytest.raises((ToolError, PathRefused), match="does not exist yet"):
         await call(workspace, "memory_get", path="memory/2030-01-01.md")
 
 

@@ -106,7 +106,7 @@ async def test_what_is_no_page_is_returned_as_it_is(site: Site, body: str, kind:
 @pytest.mark.parametrize("kind", ["image/png", "application/pdf", "application/octet-stream"])
 async def test_what_is_no_text_is_refused(site: Site, kind: str) -> None:
     site.answer = lambda _: page("a\x00b", kind)
-    with pytest.raises(ToolError, match=f"is no text \\({kind}\\)"):
+    with pytest.raises(ToolError, match=f"is not text \\({kind}\\)"):
         await fetched(tool(), site.url)
 
 

@@ -35,7 +35,7 @@ from openclaw.sessions.keys import SessionRef, chat_type_of, is_subagent, parse_
 from openclaw.storage.message_ledger import Accept, JobRow, LedgerRow, MessageBody, ReasonCode, step_id
 from openclaw.teamwork.send import Jobs, announce_route
 from openclaw.tools.base import ToolContext
-from openclaw.tools.message import Action, Attachment, MessageRefused, Order, Place, marks_for
+from openclaw.tools.message import Action, Attachment, MessageRefused, Order, ChannelConversation, marks_for
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -254,7 +254,7 @@ class ChannelMessenger:
         running = self._messenger.channels.find(channel, row.route.account_id)
         if here is None or running is None:
             return False
-        there = Place(channel=channel, account_id=running.account.id, to=row.route.to)
+        there = ChannelConversation(channel=channel, account_id=running.account.id, to=row.route.to)
         return _same(running, here, there)
 
     async def _message(
@@ -271,7 +271,7 @@ class ChannelMessenger:
             raise MessageRefused(f"{running.kind.label} cannot {lack}")
         if order.buttons and not running.kind.capabilities.buttons:
             raise MessageRefused(f"{running.kind.label} has no buttons; ask in words")
-        there = Place(
+        there = ChannelConversation(
             channel=running.kind.id, account_id=running.account.id, to=order.target or (here.to if here else "")
         )
         session = self._messenger.session_for(running, there.to)
@@ -304,7 +304,7 @@ class ChannelMessenger:
         return msgspec.structs.replace(message, text=text, media=tuple(media), reply_to=quoted, buttons=rows)
 
     async def _media(
-        self, named: Sequence[str], attachment: Attachment | None, there: Place, context: ToolContext
+        self, named: Sequence[str], attachment: Attachment | None, there: ChannelConversation, context: ToolContext
     ) -> list[MediaRef]:
         """The files that the call names or holds, stored. Raises ``MessageRefused`` if one of them cannot be sent."""
         runtime = self._runtime
@@ -320,7 +320,7 @@ class ChannelMessenger:
             raise MessageRefused(f"the file was not sent: {problem}") from None
         return [*files.media, made]
 
-    async def _here(self, context: ToolContext) -> Place | None:
+    async def _here(self, context: ToolContext) -> ChannelConversation | None:
         """The conversation that the run belongs to: its own, or the one of whoever handed the work on to it."""
         runtime = self._runtime
         row = await runtime.stores.ledger.by_run(context.run_id)
@@ -343,10 +343,10 @@ class ChannelMessenger:
             return await self._place(route, SessionRef(agent_id, key))
         return None
 
-    async def _place(self, route: Route, session: SessionRef) -> Place:
+    async def _place(self, route: Route, session: SessionRef) -> ChannelConversation:
         entry = await self._runtime.stores.sessions.get(session.agent_id, session.key)
         group = chat_type_of(session.key) != "direct"
-        return Place(
+        return ChannelConversation(
             channel=route.channel,
             account_id=route.account_id or "",
             to=route.to,
@@ -359,7 +359,7 @@ def _shown(route: Route) -> dict[str, Any]:
     return {"channel": route.channel, "to": route.to, "accountId": route.account_id}
 
 
-def _same(running: RunningAccount, here: Place, there: Place) -> bool:
+def _same(running: RunningAccount, here: ChannelConversation, there: ChannelConversation) -> bool:
     if here.channel != there.channel or (here.account_id and here.account_id != there.account_id):
         return False
     try:

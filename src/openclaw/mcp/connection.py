@@ -153,7 +153,7 @@ class ServerConnection:
     async def call(
         self, own_name: str, arguments: dict[str, Any], report: Callable[[str], None] | None = None
     ) -> Answered:
-        """Calls a tool; its progress goes to ``report``. Raises ``ToolError`` with one line if there is no answer."""
+        """Calls a tool; its progress goes to ``report``. Raises ``ToolError`` with one line if it fails."""
         client = self._client
         if client is None:
             raise ToolError(f"The MCP server {self.name} is not there: {self.problem or 'it is being started'}.")
@@ -169,7 +169,7 @@ class ServerConnection:
         timer = asyncio.timeout(seconds)
         try:
             async with timer:
-                # The result is not checked against the server's schema: its expressions could take for ever.
+                # The result is not checked against the server's schema: its expressions could take forever.
                 answer = await client.session.send_request(request, types.CallToolResult, progress_callback=told)
         except TimeoutError:
             if not timer.expired():
@@ -271,12 +271,12 @@ class ServerConnection:
         raise ServerProblem(f"mcp.servers.{self.name} needs a {'url' if wants_http else 'command'}")
 
     async def _secrets(self, key: Literal["env", "headers"]) -> dict[str, str]:
-        given = self.settings.env if key == "env" else self.settings.headers
+        variables = self.settings.env if key == "env" else self.settings.headers
 
         def resolve() -> dict[str, str]:
             where = f"mcp.servers.{self.name}.{key}"
             return {
-                name: resolve_secret(value, self._environ, f"{where}.{name}") or "" for name, value in given.items()
+                name: resolve_secret(value, self._environ, f"{where}.{name}") or "" for name, value in variables.items()
             }
 
         return await asyncio.to_thread(resolve)
@@ -346,8 +346,8 @@ class ServerConnection:
 
     def _end_words(self) -> str:
         process = self._process
-        said = process.problem or process.last_error if process is not None else ""
-        return self._one_line(f"it ended: {said}" if said else "it ended")
+        problem_text = process.problem or process.last_error if process is not None else ""
+        return self._one_line(f"it ended: {problem_text}" if problem_text else "it ended")
 
     def _is_loss(self, error: Exception) -> bool:
         """Whether the connection is gone, and not only this call failed."""
@@ -497,7 +497,7 @@ class ServerProcess:
         folder = Path(cwd).expanduser() if cwd else Path.home()
         program = await asyncio.to_thread(shutil.which, Path(command).expanduser(), path=environment["PATH"])
         if program is None:
-            raise ServerProblem(f"there is no program {command!r} (looked in PATH)")
+            raise ServerProblem(f"program not found in PATH: {command!r}")
         if not await asyncio.to_thread(folder.is_dir):
             raise ServerProblem(f"its folder {folder} does not exist")
         try:
@@ -549,7 +549,7 @@ class ServerProcess:
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
-                        log.debug("a server printed a line that is no message")
+                        log.debug("a server printed a line that is not a message")
                         continue
                     await heard.send(SessionMessage(message))
         except asyncio.IncompleteReadError:
@@ -600,11 +600,11 @@ async def _gone(process: Process, members: Members) -> bool:
 
 async def _left(process: Process, members: Members) -> Members:
     """The living processes of the program's tree, and those of ``members`` that still live."""
-    found = await asyncio.to_thread(survivors, process.pid, members)
-    if process.returncode is not None and process.pid in found:
+    pids = await asyncio.to_thread(survivors, process.pid, members)
+    if process.returncode is not None and process.pid in pids:
         # The program is gone, and its number belongs to another one by now.
-        return {pid: born for pid, born in found.items() if members.get(pid) == born and pid != process.pid}
-    return found
+        return {pid: born for pid, born in pids.items() if members.get(pid) == born and pid != process.pid}
+    return pids
 
 
 # The tools of a server as a model may see them
@@ -669,10 +669,10 @@ def server_part(name: str) -> str:
 
 def tool_name(part: str, own: str, taken: Collection[str] = ()) -> str:
     """``<server>__<tool>`` in lower case, at most ``LONGEST_NAME`` characters, different from those ``taken``."""
-    wanted = f"{part}{SEPARATOR}{_UNFIT.sub('_', own.lower())}"
-    if own and len(wanted) <= LONGEST_NAME and wanted not in taken:
-        return wanted
-    return f"{wanted[: LONGEST_NAME - 9]}-{_digest(own)[:8]}"
+    full_name = f"{part}{SEPARATOR}{_UNFIT.sub('_', own.lower())}"
+    if own and len(full_name) <= LONGEST_NAME and full_name not in taken:
+        return full_name
+    return f"{full_name[: LONGEST_NAME - 9]}-{_digest(own)[:8]}"
 
 
 def _digest(text: str) -> str:
@@ -736,9 +736,9 @@ def usable_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     required = [name for name in cleaned.get("required", []) if isinstance(name, str)]
     if any(not _PARAMETER.fullmatch(name) for name in required):
         return None
-    kept = {name: value for name, value in properties.items() if _PARAMETER.fullmatch(name)}
-    result: dict[str, Any] = {"type": "object", "properties": kept}
-    if needed := [name for name in required if name in kept]:
+    usable = {name: value for name, value in properties.items() if _PARAMETER.fullmatch(name)}
+    result: dict[str, Any] = {"type": "object", "properties": usable}
+    if needed := [name for name in required if name in usable]:
         result["required"] = needed
     if cleaned.get("additionalProperties") is False:
         result["additionalProperties"] = False
@@ -764,8 +764,8 @@ class _SchemaCleaner:
         self._definitions = {
             f"#/{key}/{name}": value
             for key in ("$defs", "definitions")
-            if isinstance(found := schema.get(key), dict)
-            for name, value in cast("dict[str, Any]", found).items()
+            if isinstance(section := schema.get(key), dict)
+            for name, value in cast("dict[str, Any]", section).items()
         }
         self._nodes = 0
         self._inside: list[str] = []
@@ -776,37 +776,37 @@ class _SchemaCleaner:
         self._count(1)
         if not isinstance(schema, dict) or depth > MAX_DEPTH:
             return {}
-        given = cast("dict[str, Any]", schema)
-        if isinstance(reference := given.get("$ref"), str):
-            return self._referred(reference, given, depth)
+        fields = cast("dict[str, Any]", schema)
+        if isinstance(reference := fields.get("$ref"), str):
+            return self._referred(reference, fields, depth)
         inner = partial(self.cleaned, depth=depth + 1)
         result: dict[str, Any] = {}
-        for part in given["allOf"] if isinstance(given.get("allOf"), list) else ():
+        for part in fields["allOf"] if isinstance(fields.get("allOf"), list) else ():
             _merge(result, inner(part))
-        if (types := _types(given.get("type"))) is not None:
+        if (types := _types(fields.get("type"))) is not None:
             result["type"] = types
-        if isinstance(words := given.get("description"), str):
+        if isinstance(words := fields.get("description"), str):
             result["description"] = disarmed(words[:LONGEST_WORDS])
         for keyword, kind in _PLAIN_KEYWORDS.items():
-            if isinstance(value := given.get(keyword), kind) and not isinstance(value, bool):
+            if isinstance(value := fields.get(keyword), kind) and not isinstance(value, bool):
                 result[keyword] = self._plain(value)
-        if "const" in given and "enum" not in result:
-            result["enum"] = [self._plain(given["const"])]
+        if "const" in fields and "enum" not in result:
+            result["enum"] = [self._plain(fields["const"])]
         for keyword in ("anyOf", "oneOf"):
-            if isinstance(options := given.get(keyword), list) and options:
+            if isinstance(options := fields.get(keyword), list) and options:
                 result["anyOf"] = [inner(option) for option in cast("list[Any]", options)]
-        if isinstance(properties := given.get("properties"), dict):
+        if isinstance(properties := fields.get("properties"), dict):
             own = {str(name): inner(value) for name, value in cast("dict[Any, Any]", properties).items()}
             result["properties"] = {**result.get("properties", {}), **own}
-        if isinstance(extra := given.get("additionalProperties"), bool | dict):
+        if isinstance(extra := fields.get("additionalProperties"), bool | dict):
             result["additionalProperties"] = extra if isinstance(extra, bool) else inner(extra)
         if result.get("type") == "array":
-            result["items"] = inner(given.get("items"))  # Providers refuse a list whose items are not told.
+            result["items"] = inner(fields.get("items"))  # Providers refuse a list whose items are not told.
         return result
 
-    def _referred(self, reference: str, given: dict[str, Any], depth: int) -> dict[str, Any]:
+    def _referred(self, reference: str, fields: dict[str, Any], depth: int) -> dict[str, Any]:
         definition = self._definitions.get(reference)
-        aside = {key: value for key, value in given.items() if key == "description"}
+        aside = {key: value for key, value in fields.items() if key == "description"}
         if reference in self._inside or not isinstance(definition, dict):
             return self.cleaned(aside, depth + 1)
         self._inside.append(reference)
@@ -833,8 +833,8 @@ class _SchemaCleaner:
 
 def _types(declared: Any) -> str | list[str] | None:
     named = [declared] if isinstance(declared, str) else declared
-    known = [name for name in cast("list[Any]", named) if name in _TYPES] if isinstance(named, list) else []
-    return known[0] if len(known) == 1 else known or None
+    types = [name for name in cast("list[Any]", named) if name in _TYPES] if isinstance(named, list) else []
+    return types[0] if len(types) == 1 else types or None
 
 
 def _merge(result: dict[str, Any], more: dict[str, Any]) -> None:
@@ -891,7 +891,7 @@ def _text_of(block: Mapping[str, Any]) -> str:
         case "resource":
             resource = cast("dict[str, Any]", block.get("resource") or {})
             text = resource.get("text")
-            return str(text) if text is not None else f"(a file that is no text: {resource.get('uri', '')})"
+            return str(text) if text is not None else f"(a binary file: {resource.get('uri', '')})"
         case "audio":
             return f"(a sound that cannot be heard here: {block.get('mimeType', '')})"
         case _:

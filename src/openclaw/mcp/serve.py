@@ -174,7 +174,7 @@ async def answer_call(client: CallMethod, name: str, arguments: dict[str, Any]) 
     """The text for the caller, and whether it is an error."""
     tool = next((tool for tool in TOOLS if tool.spec.name == name), None)
     if tool is None:
-        return f"There is no tool {name[:80]!r}; there are: {', '.join(tool.spec.name for tool in TOOLS)}.", True
+        return f"Unknown tool {name[:80]!r}; tools: {', '.join(tool.spec.name for tool in TOOLS)}.", True
     try:
         answer = await asyncio.to_thread(tool.answer, client, arguments)
     except Exception as error:  # Invalid arguments, a refusal or no Gateway: the text is for people.

@@ -15,7 +15,7 @@ from openclaw.config.schema.tools import McpServer
 from openclaw.mcp.connection import SEPARATOR, ForeignTool, ServerConnection, tool_result
 from openclaw.messages import TextBlock, ToolSpec
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.exec.approvals import Approval, ApprovalRequest, Approvals, Decision, ask_person
+from openclaw.tools.exec.approvals import Approval, ApprovalDecision, ApprovalRequest, Approvals, ask_person
 
 log = logging.getLogger("openclaw.mcp")
 
@@ -70,7 +70,7 @@ class McpTool:
             once_only=f"mcp.servers.{server}.ask is always",
         )
 
-        async def act(approval: Approval, decision: Decision | None) -> None:
+        async def act(approval: Approval, decision: ApprovalDecision | None) -> None:
             if decision is None or decision == "deny":
                 why = "denied" if decision else "nobody answered in time"
                 context.note(f"{self.spec.name} was not called (id {approval.slug}): {why}")
@@ -78,10 +78,10 @@ class McpTool:
             await approvals.keep(approval, "running")
             try:
                 result = await self._call(arguments, context)
-                said = "\n".join(block.text for block in result.content if isinstance(block, TextBlock))
+                text = "\n".join(block.text for block in result.content if isinstance(block, TextBlock))
             except ToolError as failed:
-                said = str(failed)
-            context.announce(f"{self.spec.name} finished (id {approval.slug})\n{said[:OUTCOME_CHARS]}")
+                text = str(failed)
+            context.announce(f"{self.spec.name} finished (id {approval.slug})\n{text[:OUTCOME_CHARS]}")
 
         approval = await ask_person(approvals, self.spec.name, request, context, act)
         text = (
@@ -125,17 +125,17 @@ class McpServers:
 
     async def tools(self, names: Sequence[str]) -> tuple[Tool, ...]:
         """The tools of these servers. They are started if need be. A dead or slow one has none for now."""
-        wanted = [self._connections[name] for name in names if name in self._connections]
-        await asyncio.gather(*(connection.ready(WAIT_S) for connection in wanted))
-        return tuple(tool for connection in wanted for tool in self._tools_of(connection))
+        connections = [self._connections[name] for name in names if name in self._connections]
+        await asyncio.gather(*(connection.ready(WAIT_S) for connection in connections))
+        return tuple(tool for connection in connections for tool in self._tools_of(connection))
 
     def _tools_of(self, connection: ServerConnection) -> tuple[Tool, ...]:
         """The same objects as long as the server's list is the same, so that prompts stay the same too."""
-        known = self._tools.get(connection.name)
-        if known is None or known[0] is not connection.tools:
+        cached = self._tools.get(connection.name)
+        if cached is None or cached[0] is not connection.tools:
             made = tuple(McpTool(connection, tool, self._approvals) for tool in connection.tools)
-            known = self._tools[connection.name] = (connection.tools, made)
-        return known[1]
+            cached = self._tools[connection.name] = (connection.tools, made)
+        return cached[1]
 
     def follow_config(self) -> None:
         """Takes over what the configuration says now. Servers that changed or are gone are closed."""
@@ -175,7 +175,7 @@ class McpServers:
         return self._row(name, connection.settings, connection)
 
     async def restart(self, name: str) -> None:
-        """Closes the connection to a server. The next use begins anew."""
+        """Closes the connection to a server. The next use reconnects."""
         old = self._connections[name]
         self._connections[name] = ServerConnection(name, old.settings, self._clock, self._environ)
         self._tools.pop(name, None)

@@ -125,19 +125,19 @@ class Embedders:
 
     def candidates(self, settings: MemorySearch, config: Config, agent_id: str) -> list[Embedder]:
         """The embedder to use and the fallback. Empty means a search by words only. Raises ``NoEmbedder``."""
-        wanted = (settings.provider or "auto").strip().lower()
-        if wanted in OFF:
+        name = (settings.provider or "auto").strip().lower()
+        if name in OFF:
             return []
-        if wanted == "auto":
+        if name == "auto":
             chosen = self._automatic(settings, config, agent_id)
-            found = [chosen] if chosen is not None else []
+            embedders = [chosen] if chosen is not None else []
         else:
-            found = [self._named(wanted, settings, config, agent_id)]
+            embedders = [self._named(name, settings, config, agent_id)]
         other = (settings.fallback or "none").strip().lower()
-        if other not in OFF and other not in ("auto", wanted):
+        if other not in OFF and other not in ("auto", name):
             plain = msgspec.structs.replace(settings, model=None, remote=type(settings.remote)())
-            found.append(self._named(other, plain, config, agent_id))
-        return found
+            embedders.append(self._named(other, plain, config, agent_id))
+        return embedders
 
     async def close(self) -> None:
         for embedder in self._gguf.values():
@@ -149,8 +149,8 @@ class Embedders:
             return self._from_file(path)
         if settings.remote.base_url or settings.remote.api_key:
             return self._named("openai", settings, config, agent_id)
-        if (place := word_vectors_folder()) is not None:
-            return WordVectors(place)
+        if (folder := word_vectors_folder()) is not None:
+            return WordVectors(folder)
         for name in AUTOMATIC:
             model = _model(name, settings, config)
             section = provider_config(config, model.provider)
@@ -162,16 +162,16 @@ class Embedders:
         if name == "local":
             if (path := _model_path(settings)) is not None:
                 return self._from_file(path)
-            if (place := word_vectors_folder()) is not None:
-                return WordVectors(place)
+            if (folder := word_vectors_folder()) is not None:
+                return WordVectors(folder)
             raise NoEmbedder(
                 "local embeddings need the memory extra (openclaw extras add memory), or an embedding model in "
                 "GGUF format named by agents.defaults.memorySearch.local.modelPath"
             )
         if name not in SERVICES and provider_config(config, name) is None:
-            known = ", ".join(("auto", "local", *SERVICES, "none"))
+            names = ", ".join(("auto", "local", *SERVICES, "none"))
             raise NoEmbedder(
-                f"agents.defaults.memorySearch.provider {name!r} is not known: use {known}, or a name under "
+                f"agents.defaults.memorySearch.provider {name!r} is not known: use {names}, or a name under "
                 "models.providers whose server has /embeddings"
             )
         model = _model(name, settings, config)
@@ -319,10 +319,10 @@ class GeminiEmbedder(_HttpEmbedder):
         path, body = f"/{name}:batchEmbedContents", {"requests": requests}
         answer = await self._post(path, body, _GeminiAnswer, key_header="x-goog-api-key")
         self._count(answer.usage_metadata.prompt_token_count if answer.usage_metadata else 0, texts)
-        found = [row.values for row in answer.embeddings]
-        if len(found) != len(texts):
-            raise EmbeddingFailed(f"{self.provider} gave {len(found)} embeddings for {len(texts)} texts")
-        return found
+        vectors = [row.values for row in answer.embeddings]
+        if len(vectors) != len(texts):
+            raise EmbeddingFailed(f"{self.provider} gave {len(vectors)} embeddings for {len(texts)} texts")
+        return vectors
 
 
 CONTEXT = 2048
@@ -384,7 +384,7 @@ class GgufEmbedder:
     async def _ready(self) -> Worker:
         if self._worker is None or not self._worker.alive:
             if not await asyncio.to_thread(self._path.is_file):
-                raise ModelError(f"there is no model file {self._path} (agents.defaults.memorySearch.local.modelPath)")
+                raise ModelError(f"model file not found: {self._path} (agents.defaults.memorySearch.local.modelPath)")
             purpose = "embeddings" if await asyncio.to_thread(has_pooling, str(self._path)) else "mean-embeddings"
             self._worker = await Worker.start(str(self._path), CONTEXT, purpose)
         return self._worker
@@ -406,10 +406,10 @@ def word_vectors_folder() -> Path | None:
     """The folder of the word vectors, or None when the ``memory`` extra is not installed completely."""
     if any(importlib.util.find_spec(name) is None for name in ("numpy", "tokenizers")):
         return None
-    found = importlib.util.find_spec(PACKAGE)
-    for place in (found.submodule_search_locations or ()) if found is not None else ():
-        if (Path(place) / WEIGHTS).is_file() and (Path(place) / TOKENIZER).is_file():
-            return Path(place)
+    package = importlib.util.find_spec(PACKAGE)
+    for location in (package.submodule_search_locations or ()) if package is not None else ():
+        if (Path(location) / WEIGHTS).is_file() and (Path(location) / TOKENIZER).is_file():
+            return Path(location)
     return None
 
 
@@ -426,8 +426,8 @@ class WordVectors:
     tokens_used = 0
     identity = "local:wordllama-256"
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, folder: Path) -> None:
+        self._place = folder
 
     async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
         return await asyncio.to_thread(self._embed, list(texts))
@@ -444,10 +444,10 @@ class WordVectors:
 
 
 @lru_cache(maxsize=1)
-def _load(place: Path) -> tuple[Any, Any]:
+def _load(folder: Path) -> tuple[Any, Any]:
     """Loads table and tokenizer. It blocks for a tenth of a second. The table is mapped, not copied."""
     numpy, tokenizers = importlib.import_module("numpy"), importlib.import_module("tokenizers")
-    weights = place / WEIGHTS
+    weights = folder / WEIGHTS
     with weights.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         about = json.loads(file.read(size))[TABLE]
@@ -455,6 +455,6 @@ def _load(place: Path) -> tuple[Any, Any]:
     if about["dtype"] != "F16" or (end - begin) != 2 * about["shape"][0] * about["shape"][1]:
         raise ValueError(f"{weights.name} holds another kind of table")
     table = numpy.memmap(weights, dtype="<f2", mode="r", offset=8 + size + begin, shape=tuple(about["shape"]))
-    tokenizer = tokenizers.Tokenizer.from_file(str(place / TOKENIZER))
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
     tokenizer.no_padding()
     return table, tokenizer

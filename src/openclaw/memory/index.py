@@ -74,24 +74,24 @@ class MemoryFile(msgspec.Struct, frozen=True):
 
 def memory_files(workspace: Path, extra: Sequence[str] = ()) -> list[MemoryFile]:
     """All memory files. It blocks."""
-    found: dict[Path, MemoryFile] = {}
+    files: dict[Path, MemoryFile] = {}
     curated: set[tuple[int, int]] = set()
     for root, path in _candidates(workspace, extra):
-        if len(found) >= MOST_FILES:
+        if len(files) >= MOST_FILES:
             break
         try:
             status = path.lstat()
         except OSError:
             continue
-        if path in found or status.st_size > LARGEST_FILE or (root == workspace and status.st_nlink > 1):
+        if path in files or status.st_size > LARGEST_FILE or (root == workspace and status.st_nlink > 1):
             continue
         if path.name in CURATED:
             # On some disks MEMORY.md and memory.md are one file.
             if (status.st_dev, status.st_ino) in curated:
                 continue
             curated.add((status.st_dev, status.st_ino))
-        found[path] = MemoryFile(shown_name(path, workspace), path, root, status.st_mtime_ns, status.st_size)
-    return list(found.values())
+        files[path] = MemoryFile(shown_name(path, workspace), path, root, status.st_mtime_ns, status.st_size)
+    return list(files.values())
 
 
 def memory_root(path: Path, workspace: Path, extra: Sequence[str] = ()) -> Path | None:
@@ -100,7 +100,7 @@ def memory_root(path: Path, workspace: Path, extra: Sequence[str] = ()) -> Path 
         return None
     if (path.parent == workspace and path.name in CURATED) or path.is_relative_to(workspace / NOTES):
         return workspace
-    return next((root for root, place in _extra_places(workspace, extra) if path.is_relative_to(place)), None)
+    return next((root for root, extra_path in _extra_places(workspace, extra) if path.is_relative_to(extra_path)), None)
 
 
 def shown_name(path: Path, workspace: Path) -> str:
@@ -112,11 +112,11 @@ def _extra_places(workspace: Path, extra: Sequence[str]) -> Iterator[tuple[Path,
     for text in extra:
         if not text.strip():
             continue
-        place = Path(os.path.normpath(workspace / Path(text.strip()).expanduser()))
-        if place.is_relative_to(workspace):
-            yield workspace, place
+        path = Path(os.path.normpath(workspace / Path(text.strip()).expanduser()))
+        if path.is_relative_to(workspace):
+            yield workspace, path
         else:
-            yield (place.parent if place.suffix.lower() == ".md" else place), place
+            yield (path.parent if path.suffix.lower() == ".md" else path), path
 
 
 def _candidates(workspace: Path, extra: Sequence[str]) -> Iterator[tuple[Path, Path]]:
@@ -274,20 +274,20 @@ def _counts(db: sqlite3.Connection, model: str) -> Counts:
 
 
 def _bring_up_to_date(db: sqlite3.Connection, files: Sequence[MemoryFile], chunking: tuple[int, int]) -> None:
-    known = {row[0]: (row[1], row[2]) for row in db.execute("SELECT path, mtime_ns, size FROM files")}
+    indexed = {row[0]: (row[1], row[2]) for row in db.execute("SELECT path, mtime_ns, size FROM files")}
     now = {str(file.path): file for file in files}
     sizes = str(chunking)
     before = db.execute("SELECT value FROM settings WHERE name = 'chunking'").fetchone()
     with db:
         if before is None or before[0] != sizes:
             db.execute("INSERT OR REPLACE INTO settings VALUES ('chunking', ?)", (sizes,))
-            for path in known:
+            for path in indexed:
                 _drop(db, path)
-            known = {}
-        for path in known.keys() - now.keys():
+            indexed = {}
+        for path in indexed.keys() - now.keys():
             _drop(db, path)
         for path, file in now.items():
-            if known.get(path) != (file.mtime_ns, file.size):
+            if indexed.get(path) != (file.mtime_ns, file.size):
                 _drop(db, path)
                 _take(db, file, chunking)
 
@@ -355,10 +355,10 @@ def _meanings(db: sqlite3.Connection, question: MemoryQuery) -> dict[int, float]
     return {row[0]: value for row, value in zip(rows, near, strict=True)}
 
 
-def word_scores(db: sqlite3.Connection, wanted: Sequence[str]) -> dict[int, float]:
+def word_scores(db: sqlite3.Connection, terms: Sequence[str]) -> dict[int, float]:
     """Scores by words. Rare words count more. A word that occurs nowhere counts half of a rare word, as missing."""
     total = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
-    holding = {word: _holding(db, word) for word in wanted}
+    holding = {word: _holding(db, word) for word in terms}
     weights = {word: math.log(1 + total / len(ids)) for word, ids in holding.items() if ids}
     missing = sum(1 for ids in holding.values() if not ids)
     whole = sum(weights.values()) + missing * math.log(1 + total) / 2
@@ -422,8 +422,8 @@ def words(text: str) -> list[str]:
 
 def telling_words(query: str) -> list[str]:
     """The words of a query, each once. Words of every question are left out, unless there are no others."""
-    found = list(dict.fromkeys(words(query)))
-    return [word for word in found if not _IN_EVERY_QUESTION.fullmatch(word)] or found
+    terms = list(dict.fromkeys(words(query)))
+    return [word for word in terms if not _IN_EVERY_QUESTION.fullmatch(word)] or terms
 
 
 def folded(text: str) -> str:
@@ -443,20 +443,20 @@ def packed(vector: Iterable[float]) -> bytes:
     return scaled.tobytes()
 
 
-def similarities(wanted: bytes, others: Sequence[bytes]) -> list[float]:
-    """The cosine of each vector to ``wanted``. It is 0 for vectors of another size, which another model made.
+def similarities(vector: bytes, others: Sequence[bytes]) -> list[float]:
+    """The cosine of each vector to ``vector``. It is 0 for vectors of another size, which another model made.
 
     With numpy (the ``memory`` extra) thousands take a millisecond, without it some tenths of a second.
     """
-    same = [other if len(other) == len(wanted) else bytes(len(wanted)) for other in others]
+    same = [other if len(other) == len(vector) else bytes(len(vector)) for other in others]
     try:
         numpy: Any = importlib.import_module("numpy")
     except ImportError:
         numpy = None
     if numpy is not None and same:
         matrix = numpy.frombuffer(b"".join(same), dtype="<f4").reshape(len(same), -1)
-        return (matrix @ numpy.frombuffer(wanted, dtype="<f4")).tolist()
-    target = _numbers(wanted)
+        return (matrix @ numpy.frombuffer(vector, dtype="<f4")).tolist()
+    target = _numbers(vector)
     return [sum(map(mul, target, _numbers(other))) for other in same]
 
 
@@ -531,8 +531,8 @@ class EmbedderHealth:
 
 
 async def vectors_of(embedder: Embedder, texts: Sequence[str], purpose: Purpose, pay: Pay = unpaid) -> list[bytes]:
-    asked = [text[:LONGEST_TEXT] for text in texts]
-    raw = await pay(embedder, asked, lambda: embedder.embed(asked, purpose))
+    inputs = [text[:LONGEST_TEXT] for text in texts]
+    raw = await pay(embedder, inputs, lambda: embedder.embed(inputs, purpose))
     if len(raw) != len(texts):
         raise EmbeddingFailed(f"{embedder.provider} gave {len(raw)} embeddings for {len(texts)} texts")
     try:
@@ -619,9 +619,9 @@ class AgentMemory:
             for start in range(0, len(new), embedder.batch_texts):
                 batch = new[start : start + embedder.batch_texts]
                 vectors = await vectors_of(embedder, [text for _, text in batch], "document", pay)
-                kept: Mapping[str, bytes] = dict(zip((hash for hash, _ in batch), vectors, strict=True))
+                stored: Mapping[str, bytes] = dict(zip((hash for hash, _ in batch), vectors, strict=True))
                 await asyncio.to_thread(
-                    self.index.store_vectors, embedder.identity, kept, cache.max_entries, spare=cache.enabled
+                    self.index.store_vectors, embedder.identity, stored, cache.max_entries, spare=cache.enabled
                 )
             if len(new) < most:
                 return 0

@@ -211,9 +211,9 @@ def _check(schema: Any, value: Any, path: str, problems: list[str], depth: int) 
     where = path or "root"
     if alternatives := schema.get("anyOf") or schema.get("oneOf"):
         for alternative in alternatives:
-            found: list[str] = []
-            checked = _check(alternative, value, path, found, depth + 1)
-            if not found:
+            attempt: list[str] = []
+            checked = _check(alternative, value, path, attempt, depth + 1)
+            if not attempt:
                 return checked
         problems.append(f"{where}: matches none of the allowed forms")
         return value
@@ -262,20 +262,20 @@ def _check_object(
 
 
 def _out_of_bounds(schema: dict[str, Any], value: Any) -> list[str]:
-    found: list[str] = []
+    problems: list[str] = []
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value < schema.get("minimum", -math.inf):
-            found.append(f"must be >= {schema['minimum']}")
+            problems.append(f"must be >= {schema['minimum']}")
         if value > schema.get("maximum", math.inf):
-            found.append(f"must be <= {schema['maximum']}")
+            problems.append(f"must be <= {schema['maximum']}")
     if isinstance(value, str):
         if len(value) < schema.get("minLength", 0):
-            found.append(f"must have at least {schema['minLength']} characters")
+            problems.append(f"must have at least {schema['minLength']} characters")
         if len(value) > schema.get("maxLength", math.inf):
-            found.append(f"must have at most {schema['maxLength']} characters")
+            problems.append(f"must have at most {schema['maxLength']} characters")
     if isinstance(value, list) and len(cast("list[Any]", value)) > schema.get("maxItems", math.inf):
-        found.append(f"must have at most {schema['maxItems']} items")
-    return found
+        problems.append(f"must have at most {schema['maxItems']} items")
+    return problems
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:

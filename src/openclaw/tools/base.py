@@ -49,7 +49,7 @@ class ToolError(Exception):
 
 
 class ToolContext(msgspec.Struct, kw_only=True):
-    """What a tool call knows about its run."""
+    """The run that a tool call belongs to, and the means it may use."""
 
     agent_id: str
     session_key: str
@@ -70,16 +70,16 @@ class ToolContext(msgspec.Struct, kw_only=True):
     notify: Callable[[str], None] | None = None
     """Queues a line for the session's next turn, for example when a background process exits."""
     wake: Callable[[str], None] | None = None
-    """Like ``notify``, but starts the next turn at once, so that the person is told."""
+    """Like ``notify``, but starts the next turn at once, so that the person is notified."""
     pay: Pay = unpaid
     """Makes the calls of an embedder and charges them to the session."""
     exec_overrides: Callable[[], Awaitable[ExecOverrides | None]] | None = None
-    """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
+    """Returns the current ``/exec`` and ``/elevated`` settings. A change also applies to a run in progress."""
 
     sandbox: Boundary | None = None
     """The session's sandbox. A tool that opens a file which the call names opens it with the sandbox's opener."""
     why_missing: Callable[[str], str | None] | None = None
-    """Says why a tool that the model called is not there, if there is more to say than that."""
+    """Returns the reason why a tool that the model called is missing, or None for the default text."""
 
     @property
     def process_scope(self) -> str:
@@ -100,12 +100,12 @@ class ToolContext(msgspec.Struct, kw_only=True):
         return opener if self.owner_files is None else opener.guarded(self.owner_files)
 
     def note(self, text: str) -> None:
-        """Tells the session at its next turn, if there is a session to tell."""
+        """Notify the session at its next turn, if there is a session."""
         if self.notify is not None:
             self.notify(text)
 
     def announce(self, text: str) -> None:
-        """Tells the session at once, if that is possible, otherwise at its next turn."""
+        """Notify the session at once if possible, otherwise at its next turn."""
         (self.wake or self.note)(text)
 
 

@@ -105,16 +105,16 @@ class ReadTool(RecordTool[ReadArguments]):
 
 def read_page(file: BinaryIO, offset: int, limit: int | None, stop: threading.Event | None = None) -> FilePage:
     """Reads the file once as a stream and keeps only the page, however large the file or a line is."""
-    wanted = MAX_PAGE_LINES if limit is None else min(limit, MAX_PAGE_LINES)
+    most_lines = MAX_PAGE_LINES if limit is None else min(limit, MAX_PAGE_LINES)
     page = FilePage(lines=[], first=offset, total_lines=1, total_bytes=0)
     collecting, line, line_size, used = True, b"", 0, 0
 
     def end_line() -> None:
         nonlocal collecting, line, line_size, used
         if collecting and page.total_lines >= offset:
-            if len(page.lines) == wanted:
+            if len(page.lines) == most_lines:
                 collecting = False
-                page.cut_by = "lines" if limit is None or limit > wanted else None
+                page.cut_by = "lines" if limit is None or limit > most_lines else None
             elif used + line_size + bool(page.lines) > MAX_PAGE_BYTES:
                 collecting = False
                 page.cut_by = "bytes"
@@ -357,15 +357,15 @@ def locate(text: str, old: str) -> TextSpan | NotFound | Ambiguous:
     """Finds ``old`` in the text. Line ends may differ; if need be, typographic characters and trailing blanks too."""
     lines = _without(text, [match.span() for match in re.finditer(r"\r(?=\n)", text)])
     old = old.replace("\r\n", "\n")
-    found = _find(lines.text, old)
-    if isinstance(found, NotFound):
-        found = _locate_fuzzily(lines, old)
-    elif isinstance(found, TextSpan):
-        found = lines.original_span(found)
-    if isinstance(found, TextSpan) and text.startswith("\r\n", max(0, found.start - 1)):
+    spans = _find(lines.text, old)
+    if isinstance(spans, NotFound):
+        spans = _locate_fuzzily(lines, old)
+    elif isinstance(spans, TextSpan):
+        spans = lines.original_span(spans)
+    if isinstance(spans, TextSpan) and text.startswith("\r\n", max(0, spans.start - 1)):
         # The passage begins with the end of a line, so it includes the whole line end.
-        return TextSpan(found.start - 1, found.end)
-    return found
+        return TextSpan(spans.start - 1, spans.end)
+    return spans
 
 
 def replace(text: str, span: TextSpan, new: str) -> str:
@@ -383,12 +383,12 @@ def _locate_fuzzily(lines: _View, old: str) -> TextSpan | NotFound | Ambiguous:
     old = old.translate(_FUZZY)
     body, newline, last = old.rpartition("\n")
     # A blank at the very end of ``old`` may be inside a line of the file, where blanks count.
-    found = _find(trimmed.text, _TRAILING_SPACE.sub("", body + newline) + last)
-    if isinstance(found, NotFound) and (needle := _TRAILING_SPACE.sub("", old)):
-        found = _find(trimmed.text, needle)
-    if not isinstance(found, TextSpan):
-        return found
-    span = trimmed.original_span(found)
+    spans = _find(trimmed.text, _TRAILING_SPACE.sub("", body + newline) + last)
+    if isinstance(spans, NotFound) and (needle := _TRAILING_SPACE.sub("", old)):
+        spans = _find(trimmed.text, needle)
+    if not isinstance(spans, TextSpan):
+        return spans
+    span = trimmed.original_span(spans)
     if old != old.rstrip(" \t") and (blanks := _BLANKS_TO_END.match(straight, span.end)):
         span = TextSpan(span.start, blanks.end())
     return lines.original_span(span)
@@ -404,17 +404,17 @@ def _find(text: str, needle: str) -> TextSpan | NotFound | Ambiguous:
 
 
 def _without(text: str, gaps: list[tuple[int, int]]) -> _View:
-    kept: list[str] = []
+    parts: list[str] = []
     starts, shifts = [0], [0]
     position = removed = 0
     for start, end in gaps:
-        kept.append(text[position:start])
+        parts.append(text[position:start])
         removed += end - start
         starts.append(end - removed)
         shifts.append(removed)
         position = end
-    kept.append(text[position:])
-    return _View("".join(kept), starts, shifts)
+    parts.append(text[position:])
+    return _View("".join(parts), starts, shifts)
 
 
 class Diff(msgspec.Struct, frozen=True):

@@ -79,21 +79,24 @@ class MemorySearchTool(RecordTool[MemorySearchArguments]):
             # The index holds all notes. A sub-agent gets other notes in place of the curated ones.
             found = await self._notes.search(query, limit if curated else MOST_RESULTS, least, context.pay)
             hits = [hit for hit in found.hits if curated or hit.name not in CURATED][:limit]
-            said: list[dict[str, Any]] = []
+            messages: list[dict[str, Any]] = []
             if curated and self._transcripts is not None and limit > len(hits):
-                said = await self._transcripts(query, limit - len(hits), context)
+                messages = await self._transcripts(query, limit - len(hits), context)
         except (OSError, sqlite3.Error) as error:
             return json_result({"results": [], "disabled": True, "error": str(error)})
         cite = self._citations == "on" or (self._citations == "auto" and curated)
-        results = [*(result_of(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
+        results = [
+            *(result_of(hit, query, cite) for hit in hits),
+            *(_transcript_result(found, cite) for found in messages),
+        ]
         return json_result({"results": results, **facts_of(found), "citations": self._citations})
 
 
-def facts_of(found: MemoryResults) -> dict[str, Any]:
+def facts_of(results: MemoryResults) -> dict[str, Any]:
     """How the results were found, with the field names that all clients share."""
-    facts: dict[str, Any] = {"provider": found.provider, "model": found.model, "mode": found.mode}
-    facts["fallback"] = msgspec.to_builtins(found.fallback)
-    return {**facts, "waiting": found.waiting} if found.waiting else facts
+    facts: dict[str, Any] = {"provider": results.provider, "model": results.model, "mode": results.mode}
+    facts["fallback"] = msgspec.to_builtins(results.fallback)
+    return {**facts, "waiting": results.waiting} if results.waiting else facts
 
 
 class MemoryGetArguments(ToolArguments):
@@ -130,22 +133,22 @@ class MemoryGetTool(RecordTool[MemoryGetArguments]):
             with PathOpener(root, confine=True, links=False).open_read(str(resolved)) as file:
                 page = read_page(file, first, count)
         except FileMissing:
-            raise ToolError(f"There is no memory file {name} yet") from None
+            raise ToolError(f"The memory file {name} does not exist yet") from None
         return name, b"\n".join(page.lines).decode("utf-8", "replace")
 
 
 def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
     where = f"{hit.name}#L{hit.first}" if hit.first == hit.last else f"{hit.name}#L{hit.first}-L{hit.last}"
-    found = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
-    return {**found, **_quoted(snippet_of(hit.text, query), "memory", where if cite else "")}
+    passage = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
+    return {**passage, **_quoted(snippet_of(hit.text, query), "memory", where if cite else "")}
 
 
-def _said_result(found: dict[str, Any], cite: bool) -> dict[str, Any]:
-    """A result from a transcript. Its place is an entry id, since line numbers mean nothing there."""
-    path = f"sessions/{found['sessionId']}.jsonl"
-    where = f"{path}#{found['entryId']}" if cite else ""
-    shown = {"path": path, "entryId": found["entryId"], "role": found.get("role"), "timestamp": found.get("timestamp")}
-    return {**shown, **_quoted(str(found["snippet"]), "sessions", where)}
+def _transcript_result(match: dict[str, Any], cite: bool) -> dict[str, Any]:
+    """A result from a transcript. Its location is an entry id, since line numbers mean nothing there."""
+    path = f"sessions/{match['sessionId']}.jsonl"
+    where = f"{path}#{match['entryId']}" if cite else ""
+    shown = {"path": path, "entryId": match["entryId"], "role": match.get("role"), "timestamp": match.get("timestamp")}
+    return {**shown, **_quoted(str(match["snippet"]), "sessions", where)}
 
 
 def _quoted(snippet: str, source: str, citation: str) -> dict[str, Any]:
@@ -159,6 +162,6 @@ def snippet_of(text: str, query: str) -> str:
     if len(text) <= SNIPPET_CHARS:
         return text
     plain = folded(text)
-    places = [place for place in (plain.find(word) for word in words(query) if len(word) > 2) if place >= 0]
+    places = [position for position in (plain.find(word) for word in words(query) if len(word) > 2) if position >= 0]
     start = max(0, min(min(places, default=0) - SNIPPET_CHARS // 4, len(text) - SNIPPET_CHARS))
     return text[start : start + SNIPPET_CHARS]

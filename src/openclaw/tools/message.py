@@ -33,7 +33,7 @@ PREFIX = "[from {channel}] "
 
 
 class MessageRefused(Exception):
-    """The call is not carried out. ``status`` is ``error``, or ``forbidden`` where a rule of the owner says no."""
+    """The call is rejected. ``status`` is ``error``, or ``forbidden`` where a rule of the owner forbids it."""
 
     def __init__(self, text: str, status: Literal["error", "forbidden"] = "error") -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class Attachment(NamedTuple):
 class OrderedButton(msgspec.Struct, frozen=True, kw_only=True):
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     callback_data: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    """What comes in as a message when somebody presses it. Empty means ``text``."""
+    """The message that a press sends. Empty means ``text``."""
 
 
 _ButtonRow: TypeAlias = Annotated[tuple[OrderedButton, ...], msgspec.Meta(min_length=1, max_length=5)]
@@ -57,7 +57,7 @@ _ButtonRows: TypeAlias = Annotated[tuple[_ButtonRow, ...], msgspec.Meta(max_leng
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent wants done."""
+    """A validated call."""
 
     action: Action
     channel: str = ""
@@ -78,21 +78,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     buttons: tuple[tuple[OrderedButton, ...], ...] = ()
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ChannelConversation(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation on a channel."""
 
     channel: str
     account_id: str
     to: str
     name: str = ""
-    """How the place is called in messages that come from it."""
+    """Its name in messages that come from it."""
     message_id: str = ""
     """The message that is being answered there."""
 
 
 class Messenger(Protocol):
     async def carry_out(self, order: Order, attachment: Attachment | None, context: ToolContext) -> dict[str, Any]:
-        """Does it and returns what came of it. Raises ``MessageRefused``."""
+        """Execute the order and return its outcome. Raises ``MessageRefused``."""
         ...
 
 
@@ -157,11 +157,11 @@ class MessagingTool(RecordTool[MessageArguments]):
         try:
             order = read_order(arguments)
             attachment = await asyncio.to_thread(_attachment, arguments, context)
-            told = await self._messenger.carry_out(order, attachment, context)
+            outcome = await self._messenger.carry_out(order, attachment, context)
         except (MessageRefused, PathRefused) as refusal:
             status = refusal.status if isinstance(refusal, MessageRefused) else "error"
-            told = {"status": status, "error": str(refusal)}
-        return json_result({**shown, **told})
+            outcome = {"status": status, "error": str(refusal)}
+        return json_result({**shown, **outcome})
 
 
 def read_order(arguments: MessageArguments) -> Order:
@@ -238,8 +238,10 @@ def _attachment(arguments: MessageArguments, context: ToolContext) -> Attachment
     return Attachment(data, name, arguments.content_type)
 
 
-def marks_for(rules: MessageTool, action: Action, here: Place | None, there: Place, *, same: bool) -> tuple[str, str]:
-    """What is put before and behind a text that leaves its conversation. Raises ``MessageRefused`` if it may not.
+def marks_for(
+    rules: MessageTool, action: Action, here: ChannelConversation | None, there: ChannelConversation, *, same: bool
+) -> tuple[str, str]:
+    """Return the prefix and suffix of a text that leaves its conversation. Raises ``MessageRefused`` if it may not.
 
     ``here`` is None for a run that belongs to no conversation on a channel, such as one of the web client.
     """

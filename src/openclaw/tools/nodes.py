@@ -60,7 +60,7 @@ class UnknownNode(Exception):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What is known of a node. Of one that is not connected, its name and platform are."""
+    """A node as tools see it. Of a disconnected node only the name and the platform are known."""
 
     node_id: str
     display_name: str | None = None
@@ -71,7 +71,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     remote_ip: str | None = None
     caps: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    """What it may be asked for."""
+    """The commands that the node accepts and the configuration allows."""
     path_env: str | None = None
     permissions: dict[str, bool] | None = None
     connected_at_ms: int = 0
@@ -193,7 +193,7 @@ class NodesTool(RecordTool[NodesArguments]):
                     return self._status()
                 case "describe":
                     node = self._nodes.choose(arguments.node)
-                    return _told(action, node, msgspec.to_builtins(node))
+                    return _result(action, node, msgspec.to_builtins(node))
                 case "notify":
                     return await self._notify(arguments)
                 case "run":
@@ -218,7 +218,7 @@ class NodesTool(RecordTool[NodesArguments]):
             raise ToolError("notify needs a title or a body")
         node = self._nodes.choose(arguments.node, "system.notify")
         payload = await self._ask(node, "system.notify", {"title": title, "body": body}, arguments)
-        return _told("notify", node, payload if payload is not None else {"ok": True})
+        return _result("notify", node, payload if payload is not None else {"ok": True})
 
     async def _run(self, arguments: NodesArguments, context: ToolContext) -> ToolResult:
         if self._exec is None:
@@ -243,7 +243,7 @@ class NodesTool(RecordTool[NodesArguments]):
         params = {name: encoded[name] for name in _PASSED if name in encoded}
         payload = await self._ask(node, command, params, arguments)
         if not isinstance(payload, dict) or not isinstance(payload.get("base64"), str):
-            return _told(action, node, payload)
+            return _result(action, node, payload)
         facts = {name: value for name, value in payload.items() if name != "base64"}
         data = _decoded(payload["base64"])
         if (mime := sniff_image(data)) and context.model_sees_images:
@@ -251,9 +251,9 @@ class NodesTool(RecordTool[NodesArguments]):
                 fitted = await off_loop(lambda: fit_image(data, mime))
             except ImageProblem as problem:
                 raise ToolError(f"the picture of node {shortened(node.name)} is left out: {problem}") from None
-            told = _told(action, node, facts)
-            content: list[UserBlock] = [*told.content, fitted.block]
-            return ToolResult(content=content, details=told.details)
+            result = _result(action, node, facts)
+            content: list[UserBlock] = [*result.content, fitted.block]
+            return ToolResult(content=content, details=result.details)
         kind = str(payload.get("format") or "bin").lower()
         suffix = kind if kind.isalnum() and len(kind) <= 5 else "bin"
         path = f"nodes/{command.replace('.', '-')}-{uuid.uuid4().hex[:8]}.{suffix}"
@@ -263,7 +263,7 @@ class NodesTool(RecordTool[NodesArguments]):
                 file.write(data)
 
         await asyncio.to_thread(save)
-        return _told(action, node, {**facts, "path": path, "bytes": len(data)})
+        return _result(action, node, {**facts, "path": path, "bytes": len(data)})
 
     async def _ask(self, node: NodeFacts, command: str, params: dict[str, Any], arguments: NodesArguments) -> Any:
         """Raises ``ToolError`` with what the node or the Gateway said."""
@@ -289,7 +289,7 @@ def _line(node: NodeFacts) -> str:
     return f"{shortened(node.name)} ({node.node_id[:12]}, {shortened(node.platform or '?')}): {state}{has}"
 
 
-def _told(action: str, node: NodeFacts, payload: Any) -> ToolResult:
+def _result(action: str, node: NodeFacts, payload: Any) -> ToolResult:
     return text_result(clipped(indented(payload), MOST_CHARS), {"action": action, "node": node.name})
 
 

@@ -71,9 +71,9 @@ def profile(name: str, also_allow: Sequence[str] = ()) -> ToolFilter:
 
 def subagent_filter(allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> ToolFilter:
     """The filter for sub-agents: all tools but those for sessions, unless the configuration allows these by name."""
-    wanted = set(expand(allow))
+    allowed = set(expand(allow))
     return ToolFilter(
-        allow=allow, deny=(*deny, *(name for name in (*_SESSION_TOOLS, "agents_list", "cron") if name not in wanted))
+        allow=allow, deny=(*deny, *(name for name in (*_SESSION_TOOLS, "agents_list", "cron") if name not in allowed))
     )
 
 

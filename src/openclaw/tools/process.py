@@ -45,7 +45,7 @@ class ProcessSession:
         self.too_many = False
         """It was ended because it had too many processes."""
         self.killed = False
-        """True if the command was ended on request, so that nobody needs to be told."""
+        """True if the command was ended on request, so that nobody needs to be notified."""
         self.notify: Callable[[str], None] | None = None
         self.ended = asyncio.Event()
 
@@ -74,7 +74,7 @@ class ProcessSession:
             return f"signal {-code}"
 
     def facts(self) -> dict[str, Any]:
-        """What clients are told of the command."""
+        """Return the facts about the command for clients."""
         return {
             "status": self.status,
             "sessionId": self.id,

@@ -294,8 +294,8 @@ def survivors(leader: int, remembered: Members | None = None) -> Members:
     tree = {leader}
     grew = True
     while grew:
-        found = tree | {pid for pid, row in table.items() if tree & {row.parent, row.group, row.session}}
-        grew, tree = len(found) > len(tree), found
+        pids = tree | {pid for pid, row in table.items() if tree & {row.parent, row.group, row.session}}
+        grew, tree = len(pids) > len(tree), pids
     tree |= {pid for pid, started in (remembered or {}).items() if pid in table and table[pid].started == started}
     return {pid: table[pid].started for pid in tree if pid in table and not table[pid].dead}
 

@@ -87,8 +87,8 @@ class WebFetchTool(RecordTool[WebFetchArguments]):
         most = settings.max_chars if arguments.max_chars is None else int(arguments.max_chars)
         most = max(LEAST_CHARS, min(most, settings.max_chars_cap))
         key = (urldefrag(url).url, mode, most)
-        if (known := self._cache.get(key)) is not None:
-            return json_result({**known, "cached": True})
+        if (cached := self._cache.get(key)) is not None:
+            return json_result({**cached, "cached": True})
         began = self._clock.monotonic()
         limits = FetchLimits(
             max_bytes=settings.max_response_bytes,
@@ -128,11 +128,13 @@ class _RecentAnswers:
 
 
 def _read(fetched: Fetched, mode: Mode, main_part: bool) -> _Read:
-    """Makes text of what came. Raises ``ToolError`` if it is none."""
+    """Turn a response into text. Raises ``ToolError`` if it is binary."""
     kind = fetched.content_type.partition(";")[0].strip().lower()
     source = _decoded(fetched)
     if "\x00" in source[:4000] or kind.startswith(("image/", "audio/", "video/", "font/")) or kind == "application/pdf":
-        raise ToolError(f"{disarmed_name(fetched.url)[:200]} is no text ({disarmed_name(kind)[:80] or 'unknown type'})")
+        raise ToolError(
+            f"{disarmed_name(fetched.url)[:200]} is not text ({disarmed_name(kind)[:80] or 'unknown type'})"
+        )
     if kind in ("text/html", "application/xhtml+xml") or _LOOKS_LIKE_HTML.match(source):
         page = read_page(source, fetched.url, mode, main_part=main_part)
         return _Read(page.text, page.title, "html", len(source))
@@ -185,7 +187,7 @@ def wrap_untrusted(text: str, source: str, *, notice: bool = True) -> str:
 
 MOST_RESULTS = 10
 LONGEST_QUERY = 400
-"""Brave takes no longer one."""
+"""Brave rejects longer queries."""
 MOST_ANSWER_BYTES = 2_000_000
 MOST_ANSWER_CHARS = 20_000
 _LONGEST_FIELD = 2000
@@ -197,12 +199,12 @@ _RECENCY = {"pd": "day", "pw": "week", "pm": "month", "py": "year"}
 _RANGE = re.compile(r"\d{4}-\d\d-\d\dto\d{4}-\d\d-\d\d")
 _TAG = re.compile(r"</?(?:strong|b|em|i)>", re.IGNORECASE)
 
-Found: TypeAlias = dict[str, Any]
-"""What a service found: ``results``, or ``content`` with ``citations``."""
+SearchAnswer: TypeAlias = dict[str, Any]
+"""The answer of a service: ``results``, or ``content`` with ``citations``."""
 
 
 class SearchFailed(Exception):
-    """There is no answer. ``code`` is for programs, the text for the model and the owner."""
+    """The search failed. ``code`` is for programs, the text for the model and the owner."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -210,7 +212,7 @@ class SearchFailed(Exception):
 
 
 class SearchQuery(NamedTuple):
-    """What the model asks for."""
+    """A search as the model requested it."""
 
     query: str
     most: int
@@ -255,36 +257,36 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
     async def execute(self, arguments: WebSearchArguments, context: ToolContext) -> ToolResult:
         settings = self._settings()
         try:
-            asked = _read_query(arguments, settings)
-            key = (settings.provider, _model(settings), *asked)
-            known, began = self._cache.get(key), self._clock.monotonic()
-            found = await self._ask(asked, settings) if known is None else known
+            query = _read_query(arguments, settings)
+            key = (settings.provider, _model(settings), *query)
+            cached, began = self._cache.get(key), self._clock.monotonic()
+            answer = await self._ask(query, settings) if cached is None else cached
         except SearchFailed as failed:
             return json_result({"status": "error", "error": failed.code, "message": str(failed)})
-        if known is None:
-            self._cache.keep(key, found, settings.cache_ttl_minutes)
-        facts: dict[str, Any] = {"query": disarmed_name(asked.query), "provider": settings.provider}
+        if cached is None:
+            self._cache.keep(key, answer, settings.cache_ttl_minutes)
+        facts: dict[str, Any] = {"query": disarmed_name(query.query), "provider": settings.provider}
         if model := _model(settings):
             facts["model"] = model
-        if "results" in found:
-            facts["count"] = len(found["results"])
+        if "results" in answer:
+            facts["count"] = len(answer["results"])
         facts["tookMs"] = int((self._clock.monotonic() - began) * 1000)
-        if known is not None:
+        if cached is not None:
             facts["cached"] = True
         source = {"untrusted": True, "source": "web_search", "provider": settings.provider, "wrapped": True}
         facts["externalContent"] = source
-        return text_result(f"{indented(facts)}\n\n{wrap_untrusted(_shown(found), 'Web Search')}", {**facts, **found})
+        return text_result(f"{indented(facts)}\n\n{wrap_untrusted(_shown(answer), 'Web Search')}", {**facts, **answer})
 
-    async def _ask(self, asked: SearchQuery, settings: WebSearch) -> Found:
+    async def _ask(self, query: SearchQuery, settings: WebSearch) -> SearchAnswer:
         try:
             async with asyncio.timeout(settings.timeout_seconds):
                 match settings.provider:
                     case "brave":
-                        return await self._ask_brave(asked, settings)
+                        return await self._ask_brave(query, settings)
                     case "perplexity":
-                        return await self._ask_perplexity(asked, settings)
+                        return await self._ask_perplexity(query, settings)
                     case "searxng":
-                        return await _ask_searxng(asked, settings)
+                        return await _ask_searxng(query, settings)
                     case other:
                         text = f"tools.web.search.provider {other} is not supported; use brave, perplexity or searxng"
                         raise SearchFailed("unsupported_provider", text)
@@ -295,7 +297,7 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
             text = f"{settings.provider} could not be reached ({type(error).__name__})"
             raise SearchFailed("unreachable", text) from None
 
-    async def _ask_brave(self, asked: SearchQuery, settings: WebSearch) -> Found:
+    async def _ask_brave(self, query: SearchQuery, settings: WebSearch) -> SearchAnswer:
         key = await self._key(settings.api_key, "tools.web.search.apiKey", "BRAVE_API_KEY")
         if not key:
             raise SearchFailed(
@@ -304,18 +306,18 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
                 "Gateway's environment.",
             )
         params = {
-            "q": asked.query,
-            "count": str(asked.most),
-            "country": asked.country,
-            "search_lang": asked.search_lang,
+            "q": query.query,
+            "count": str(query.most),
+            "country": query.country,
+            "search_lang": query.search_lang,
         }
-        params |= {"ui_lang": asked.ui_lang, "freshness": asked.freshness}
+        params |= {"ui_lang": query.ui_lang, "freshness": query.freshness}
         headers = {"X-Subscription-Token": key}
         answer = await _json(self._brave_url, "brave", headers, params={k: v for k, v in params.items() if v})
         rows = _rows(_record(answer.get("web")).get("results"))
-        return {"results": [_row(row, row.get("description"), row.get("age")) for row in rows[: asked.most]]}
+        return {"results": [_row(row, row.get("description"), row.get("age")) for row in rows[: query.most]]}
 
-    async def _ask_perplexity(self, asked: SearchQuery, settings: WebSearch) -> Found:
+    async def _ask_perplexity(self, query: SearchQuery, settings: WebSearch) -> SearchAnswer:
         own = settings.perplexity
         path = "tools.web.search.perplexity.apiKey"
         key = await self._key(own.api_key, path, "PERPLEXITY_API_KEY", "OPENROUTER_API_KEY")
@@ -328,40 +330,40 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
         base, model = own.base_url or (OPENROUTER_URL if key.startswith("sk-or-") else PERPLEXITY_URL), own.model
         if urlsplit(base).hostname == "api.perplexity.ai":
             model = model.removeprefix("perplexity/")
-        body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": asked.query}]}
-        if asked.freshness in _RECENCY:
-            body["search_recency_filter"] = _RECENCY[asked.freshness]
+        body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": query.query}]}
+        if query.freshness in _RECENCY:
+            body["search_recency_filter"] = _RECENCY[query.freshness]
         headers = {"Authorization": f"Bearer {key}"}
         answer = await _json(f"{base.rstrip('/')}/chat/completions", "perplexity", headers, body=body)
         choice = next(iter(_rows(answer.get("choices"))), {})
         content = _record(choice.get("message")).get("content")
         if not isinstance(content, str):
             raise SearchFailed("bad_answer", "perplexity answered without a text")
-        given: list[Any] = answer["citations"] if isinstance(answer.get("citations"), list) else []
-        citations = [_field(one) for one in given[:50] if isinstance(one, str)]
+        listed: list[Any] = answer["citations"] if isinstance(answer.get("citations"), list) else []
+        citations = [_field(citation) for citation in listed[:50] if isinstance(citation, str)]
         return {"content": disarmed(content[:MOST_ANSWER_CHARS]), "citations": citations}
 
     async def _key(self, configured: str | SecretRef | None, path: str, *variables: str) -> str:
         try:
-            found = await asyncio.to_thread(resolve_secret, configured, self._environ, path)
+            secret = await asyncio.to_thread(resolve_secret, configured, self._environ, path)
         except SecretUnavailable as problem:
             raise SearchFailed("secret_unavailable", str(problem)) from None
-        return found or next((value for name in variables if (value := self._environ.get(name, "").strip())), "")
+        return secret or next((value for name in variables if (value := self._environ.get(name, "").strip())), "")
 
 
-async def _ask_searxng(asked: SearchQuery, settings: WebSearch) -> Found:
+async def _ask_searxng(query: SearchQuery, settings: WebSearch) -> SearchAnswer:
     base = settings.searxng.base_url
     if not base:
         text = "web_search needs the address of your SearXNG: set tools.web.search.searxng.baseUrl."
         raise SearchFailed("missing_searxng_url", text)
-    params = {"q": asked.query, "format": "json"}
-    if asked.search_lang:
-        params["language"] = asked.search_lang
-    if asked.freshness in _RECENCY:
-        params["time_range"] = _RECENCY[asked.freshness]
+    params = {"q": query.query, "format": "json"}
+    if query.search_lang:
+        params["language"] = query.search_lang
+    if query.freshness in _RECENCY:
+        params["time_range"] = _RECENCY[query.freshness]
     answer = await _json(f"{base.rstrip('/')}/search", "searxng", {}, params=params)
     rows = _rows(answer.get("results"))
-    return {"results": [_row(row, row.get("content"), row.get("publishedDate")) for row in rows[: asked.most]]}
+    return {"results": [_row(row, row.get("content"), row.get("publishedDate")) for row in rows[: query.most]]}
 
 
 def _read_query(arguments: WebSearchArguments, settings: WebSearch) -> SearchQuery:
@@ -397,9 +399,9 @@ async def _json(
     params: Mapping[str, str] | None = None,
     body: Any = None,
 ) -> dict[str, Any]:
-    """The answer of a service as an object. A redirect is no answer: it would take the key elsewhere."""
-    wanted = {"Accept": "application/json", **headers}
-    options: dict[str, Any] = {"headers": wanted, "params": params, "allow_redirects": False}
+    """Return the answer of a service as an object. Redirects fail: they would send the key elsewhere."""
+    all_headers = {"Accept": "application/json", **headers}
+    options: dict[str, Any] = {"headers": all_headers, "params": params, "allow_redirects": False}
     if body is not None:
         options["json"] = body
     async with (
@@ -412,12 +414,12 @@ async def _json(
             if len(raw) > MOST_ANSWER_BYTES:
                 raise SearchFailed("answer_too_large", f"{provider} answered with more than {MOST_ANSWER_BYTES} bytes")
         if response.status != 200:
-            told = disarmed_name(bytes(raw[:500]).decode("utf-8", "replace"))[:300]
-            raise SearchFailed(f"http_{response.status}", f"{provider} answered {response.status}: {told}")
+            excerpt = disarmed_name(bytes(raw[:500]).decode("utf-8", "replace"))[:300]
+            raise SearchFailed(f"http_{response.status}", f"{provider} answered {response.status}: {excerpt}")
     try:
         return _record(msgspec.json.decode(bytes(raw)))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise SearchFailed("bad_answer", f"{provider} answered with something that is no JSON") from None
+        raise SearchFailed("bad_answer", f"{provider} answered with invalid JSON") from None
 
 
 def _record(value: Any) -> dict[str, Any]:
@@ -431,12 +433,17 @@ def _rows(value: Any) -> list[dict[str, Any]]:
 
 def _row(row: dict[str, Any], text: Any, published: Any) -> dict[str, str]:
     url = _field(row.get("url"))
-    found = {"title": _field(row.get("title")), "url": url, "description": _field(text), "published": _field(published)}
+    fields = {
+        "title": _field(row.get("title")),
+        "url": url,
+        "description": _field(text),
+        "published": _field(published),
+    }
     try:
-        found["siteName"] = _field(urlsplit(url).hostname)
+        fields["siteName"] = _field(urlsplit(url).hostname)
     except ValueError:
         pass
-    return {name: value for name, value in found.items() if value or name in ("title", "url", "description")}
+    return {name: value for name, value in fields.items() if value or name in ("title", "url", "description")}
 
 
 def _field(value: Any) -> str:
@@ -444,13 +451,13 @@ def _field(value: Any) -> str:
     return disarmed_name(_TAG.sub("", value[:_LONGEST_FIELD])) if isinstance(value, str) else ""
 
 
-def _shown(found: Found) -> str:
-    if "content" in found:
-        sources = "\n".join(f"{place}. {url}" for place, url in enumerate(found["citations"], 1))
-        return f"{found['content']}\n\nSources:\n{sources}" if sources else str(found["content"])
+def _shown(answer: SearchAnswer) -> str:
+    if "content" in answer:
+        sources = "\n".join(f"{number}. {url}" for number, url in enumerate(answer["citations"], 1))
+        return f"{answer['content']}\n\nSources:\n{sources}" if sources else str(answer["content"])
     shown: list[str] = []
-    for place, row in enumerate(found["results"], 1):
-        lines = [f"{place}. {row['title']}", *(row.get(name) for name in ("url", "published", "description"))]
+    for number, row in enumerate(answer["results"], 1):
+        lines = [f"{number}. {row['title']}", *(row.get(name) for name in ("url", "published", "description"))]
         shown.append("\n".join(line for line in lines if line))
     return "\n\n".join(shown) or "(no results)"
 
@@ -471,10 +478,10 @@ _INVISIBLE = re.compile(
 _SPACE = re.compile(r"\s+")
 _MANY_LINES = re.compile(r"\n{3,}")
 _RAW = {"script", "style", "textarea", "title", "xmp", "noembed", "noframes"}
-"""What stands in these is no markup."""
+"""Elements whose content is not markup."""
 _DROPPED = {"noscript", "template", "svg", "iframe", "object", "canvas", "select", "button", "audio", "video", "math"}
 _AROUND = {"nav", "footer", "aside", "form", "dialog", "menu"}
-"""What stands around the main part of a page."""
+"""Elements around the main part of a page."""
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 _OPEN_ENDED = {"p", "li", "dt", "dd", "tr", "td", "th", "option"}
 """Elements whose end may be left out. The next of the same kind ends them."""
@@ -508,35 +515,35 @@ def read_page(source: str, url: str, mode: Mode = "markdown", *, main_part: bool
 
 def _tokens(source: str) -> Iterator[str | _Tag | tuple[str, str]]:
     """Texts, tags, and the raw content of elements that hold no markup."""
-    place, end = 0, len(source)
-    while place < end:
-        opening = source.find("<", place)
+    position, end = 0, len(source)
+    while position < end:
+        opening = source.find("<", position)
         if opening < 0:
-            yield source[place:]
+            yield source[position:]
             return
-        if opening > place:
-            yield source[place:opening]
+        if opening > position:
+            yield source[position:opening]
         if source.startswith("<!--", opening):
             closing = source.find("-->", opening + 4)
-            place = end if closing < 0 else closing + 3
+            position = end if closing < 0 else closing + 3
             continue
         found = _NAME.match(source, opening)
         if found is None and source[opening + 1 : opening + 2] not in ("!", "?", "/"):
             yield "<"
-            place = opening + 1
+            position = opening + 1
             continue
         begin = found.end() if found else opening + 2
         closed = _TAG_END.match(source, begin, begin + LONGEST_TAG)
-        place = closed.end() if closed else begin + LONGEST_TAG
+        position = closed.end() if closed else begin + LONGEST_TAG
         if found is None:
             continue
         name = found[2].lower()
-        yield _Tag(name, bool(found[1]), source[begin : place - 1])
+        yield _Tag(name, bool(found[1]), source[begin : position - 1])
         if name in _RAW and not found[1]:
-            finish = _ENDS[name].search(source, place)
+            finish = _ENDS[name].search(source, position)
             stop = finish.start() if finish else end
-            yield name, source[place:stop]
-            place = stop
+            yield name, source[position:stop]
+            position = stop
 
 
 class _Reader:
@@ -656,9 +663,9 @@ def _tidy(text: str) -> str:
 
 
 def _attribute(inside: str, name: str) -> str:
-    for found in _ATTRIBUTE.finditer(inside):
-        if found[1].lower() == name:
-            return _unescaped(found[2].strip("\"'")).strip()[:LONGEST_LINK]
+    for attribute in _ATTRIBUTE.finditer(inside):
+        if attribute[1].lower() == name:
+            return _unescaped(attribute[2].strip("\"'")).strip()[:LONGEST_LINK]
     return ""
 
 

@@ -199,7 +199,10 @@ async def test_a_browser_that_already_runs_is_driven_over_a_websocket(
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"executable_path": "/nonexistent/chromium"}, "browser.executablePath: /nonexistent/chromium is no program"),
+        (
+            {"executable_path": "/nonexistent/chromium"},
+            "browser.executablePath: /nonexistent/chromium is not an executable program",
+        ),
         ({"attach_only": True}, "browser.attachOnly is set"),
         ({"enabled": False}, "switched off"),
     ],
@@ -234,7 +237,7 @@ async def test_profiles_groups_and_unknown_words(driver: Driver) -> None:
         ("far", False, True),
     ]
     for arguments, why in (
-        ({"profile": "other"}, "no browser profile 'other'; known: work, openclaw, far"),
+        ({"profile": "other"}, "unknown browser profile 'other'; profiles: work, openclaw, far"),
         ({"target": "sandbox"}, "only the browser of the host"),
         ({"target": "node"}, "only the browser of the host"),
     ):

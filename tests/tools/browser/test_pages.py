@@ -78,7 +78,7 @@ async def test_refs_hold_until_the_page_is_left(driver: Driver) -> None:
     await driver.act("wait", url="/other", timeoutMs=60_000)
     with pytest.raises(ToolError, match=f"ref {name} is of a page that is gone; take a new snapshot"):
         await driver.act("type", ref=name, text="Eve")
-    with pytest.raises(ToolError, match="there is no ref 'e999'"):
+    with pytest.raises(ToolError, match="unknown ref 'e999'"):
         await driver.act("click", ref="e999")
 
 
@@ -99,7 +99,7 @@ async def test_a_snapshot_is_bounded_and_can_be_narrowed(driver: Driver, site: W
     assert cut["truncated"] and len(cut["snapshot"]) < 5200 and "more lines" in cut["snapshot"]
     last = cut["stats"]["refs"]
     await driver.act("hover", ref=f"e{last}")
-    with pytest.raises(ToolError, match="there is no ref"):
+    with pytest.raises(ToolError, match="unknown ref"):
         await driver.act("hover", ref=f"e{last + 1}")
 
 
@@ -144,7 +144,7 @@ async def test_a_frame_of_another_site_is_read_and_acted_on(driver: Driver, site
     picture = await driver.run("screenshot", ref=refs["textbox Card"])
     assert picture_of(picture).data
     await driver.act("type", ref=refs["textbox Before"], text="x")
-    with pytest.raises(ToolError, match="is no frame"):
+    with pytest.raises(ToolError, match="is not a frame"):
         await driver.do("snapshot", frame="input")
 
 
@@ -159,7 +159,7 @@ async def test_what_cannot_be_acted_on_is_told(driver: Driver, site: Website) ->
         ("click", refs["button Off"], "is disabled"),
         ("click", refs["button Under"], "covered by 'div veil'"),
         ("type", refs["textbox Fixed"], "cannot be changed"),
-        ("type", refs["button Under"], "no text field"),
+        ("type", refs["button Under"], "not a text field"),
         ("select", refs["button Under"], "values required"),
         ("press", "", "request.key required"),
     ):
@@ -182,7 +182,7 @@ async def test_keys_the_mouse_and_waiting(driver: Driver) -> None:
         await driver.act("wait", text="Never", timeoutMs=100)
     chosen = await driver.act("select", ref=refs["combobox Size"], values=["Large"])
     assert chosen["values"] == ["l"]
-    with pytest.raises(ToolError, match='no option "Huge"; known: Small, Large'):
+    with pytest.raises(ToolError, match='unknown option "Huge"; known: Small, Large'):
         await driver.act("select", ref=refs["combobox Size"], values=["Huge"])
 
 
@@ -273,7 +273,7 @@ async def test_tabs_are_opened_named_and_closed(driver: Driver, site: Website) -
     await driver.do("focus", targetId=second["targetId"][:12])
     assert (await driver.do("snapshot"))["targetId"] == second["targetId"]
     await driver.do("close", targetId=second["targetId"])
-    with pytest.raises(ToolError, match="is no tab"):
+    with pytest.raises(ToolError, match="is not a tab"):
         await driver.do("focus", targetId=second["targetId"])
     await driver.evaluate("() => { window.open('/popup') }")
     deadline = time.monotonic() + 60

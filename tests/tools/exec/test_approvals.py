@@ -153,7 +153,7 @@ async def test_a_damaged_rules_file_forbids_commands_and_says_where_it_is(asked:
     with pytest.raises(ToolError, match="is not valid"):
         await asked.run("touch ran", ExecOverrides())
     asked.file.write_text("{")
-    with pytest.raises(ToolError, match=r"exec-approvals\.json is no valid JSON"):
+    with pytest.raises(ToolError, match=r"exec-approvals\.json is invalid JSON"):
         await asked.run("touch ran", ExecOverrides())
 
 

@@ -14,10 +14,10 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,
+    ApprovalDecision,
     ApprovalJournal,
     ApprovalRequest,
     BadRules,
-    Decision,
     PendingApproval,
     UnknownApproval,
 )
@@ -85,7 +85,7 @@ class ResolveParams(Params):
 async def resolve(call: MethodCall, params: ResolveParams) -> Any:
     """Answers whether a command may run."""
     try:
-        decision = msgspec.convert(params.decision, Decision)
+        decision = msgspec.convert(params.decision, ApprovalDecision)
     except msgspec.ValidationError:
         raise MethodError("invalid decision") from None
     info = call.client.client_info
@@ -132,7 +132,7 @@ async def set_rules(call: MethodCall, params: SetParams) -> Any:
 
 class ApprovalResolved(msgspec.Struct, rename="camel"):
     id: str
-    decision: Decision | None
+    decision: ApprovalDecision | None
     resolved_by: str | None
     ts: int
 

@@ -30,7 +30,7 @@ from openclaw.runs.why import explain_message, explain_rejected
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.storage.message_ledger import AbortReason
 from openclaw.text import age, counted, shortened
-from openclaw.tools.exec.approvals import Decision, UnknownApproval
+from openclaw.tools.exec.approvals import ApprovalDecision, UnknownApproval
 from openclaw.tools.exec.binding import fenced
 
 _SEND_STORED = {"on": "allow", "off": "deny", "inherit": None}
@@ -266,7 +266,7 @@ def _shown(path: str, whole: Any) -> str:
 
 
 APPROVE_USAGE = "⚙️ Usage: /approve <id> allow-once|allow-always|deny"
-_DECISIONS: dict[str, Decision] = {
+_DECISIONS: dict[str, ApprovalDecision] = {
     "allow-once": "allow-once",
     "allowonce": "allow-once",
     "allow": "allow-once",
@@ -296,7 +296,7 @@ async def approve(context: CommandContext, facts: Facts, args: str) -> str:
     return f"✅ Exec approval {approval.slug}: {outcome}. Command:\n{fenced(approval.request.command)}"
 
 
-def read_answer(args: str) -> tuple[str, Decision] | None:
+def read_answer(args: str) -> tuple[str, ApprovalDecision] | None:
     """Return the id and the decision. They may be written in either order."""
     words = args.split()
     if len(words) != 2:

@@ -1,4 +1,4 @@
-"""What is done to a page: clicks, keys, forms and waiting. Each function is one kind of ``request``."""
+"""Actions on a page: clicks, keys, forms and waiting. Each function is one kind of ``request``."""
 
 from __future__ import annotations
 
@@ -98,11 +98,11 @@ _SET_VALUE = """function(value) {
   return this.value;
 }"""
 _CHOOSE = """function(wanted) {
-  if (this.tagName.toLowerCase() !== "select") return {error: "it is no list of options"};
+  if (this.tagName.toLowerCase() !== "select") return {error: "the element is not a list of options"};
   const options = [...this.options], chosen = [];
   for (const word of wanted) {
     const option = options.find(o => o.value === word) || options.find(o => o.label.trim() === word.trim());
-    if (!option) return {error: "there is no option " + JSON.stringify(word).slice(0, 80),
+    if (!option) return {error: "unknown option " + JSON.stringify(word).slice(0, 80),
                          known: options.slice(0, 50).map(o => o.label.trim().slice(0, 60))};
     chosen.push(option);
   }
@@ -325,13 +325,13 @@ async def _fill(tab: Tab, node: RefNode, text: str) -> None:
     if state["disabled"] or state["readonly"]:
         raise ToolError("the field cannot be changed")
     if state["type"] in _NOT_TYPED and state["tag"] == "input":
-        kept = await tab.run_on(node, _SET_VALUE, text)
-        if kept != text:
+        accepted = await tab.run_on(node, _SET_VALUE, text)
+        if accepted != text:
             raise ToolError(f"the field takes no {text[:40]!r} (it is of the kind {state['type']})")
         return
     written = state["tag"] == "textarea" or (state["tag"] == "input" and state["type"] not in _NO_TEXT)
     if not written and not state["editable"]:
-        raise ToolError("the element is no text field")
+        raise ToolError("the element is not a text field")
     await _focus(tab, node)
     held = await tab.run_on(node, _SELECT_ALL)
     if text:
@@ -352,7 +352,7 @@ async def fill(tab: Tab, request: PageAction) -> dict[str, Any]:
             if state["checked"] != (value in (True, "true", "on", "1", 1)):
                 await _click(tab, node, PageAction(kind="click"))
         elif state["tag"] == "select":
-            await _choose(tab, node, [str(one) for one in (value if isinstance(value, list) else [value])])
+            await _choose(tab, node, [str(option) for option in (value if isinstance(value, list) else [value])])
         else:
             await _fill(tab, node, _text_of(value))
     return {"filled": len(values)}
@@ -367,8 +367,8 @@ async def select(tab: Tab, request: PageAction) -> dict[str, Any]:
 async def _choose(tab: Tab, node: RefNode, values: list[str]) -> list[str]:
     answer: dict[str, Any] = await tab.run_on(node, _CHOOSE, values)
     if problem := answer.get("error"):
-        known = f"; known: {', '.join(answer['known'])}" if answer.get("known") else ""
-        raise ToolError(f"{problem}{known}")
+        options = f"; known: {', '.join(answer['known'])}" if answer.get("known") else ""
+        raise ToolError(f"{problem}{options}")
     return answer["values"]
 
 

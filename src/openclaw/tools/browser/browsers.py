@@ -103,11 +103,11 @@ _PREFERENCES = (
 
 
 class BrowserUnavailable(Exception):
-    """There is no browser. The text says what to do about it."""
+    """No browser can be used. The text says what to do about it."""
 
 
 class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a browser is started with. A browser with other settings must be started anew."""
+    """The settings that a browser is started with. Other settings require a restart."""
 
     executable: str
     headless: bool
@@ -129,7 +129,7 @@ def find_program(config: Browser, environ: Mapping[str, str]) -> str:
     if config.executable_path:
         path = str(Path(config.executable_path).expanduser())
         if not os.access(path, os.X_OK) or Path(path).is_dir():
-            raise BrowserUnavailable(f"browser.executablePath: {path} is no program that can be started")
+            raise BrowserUnavailable(f"browser.executablePath: {path} is not an executable program")
         return path
     for name in PROGRAMS:
         if found := shutil.which(name, path=environ.get("PATH", os.defpath)):
@@ -335,9 +335,9 @@ class RunningBrowser:
     async def list_tabs(self) -> list[dict[str, Any]]:
         targets = (await self.connection.call("Target.getTargets"))["targetInfos"]
         return [
-            {"targetId": found["targetId"], "title": found["title"], "url": found["url"], "type": "page"}
-            for found in targets
-            if found["type"] == "page" and found["targetId"] in self.tabs
+            {"targetId": target["targetId"], "title": target["title"], "url": target["url"], "type": "page"}
+            for target in targets
+            if target["type"] == "page" and target["targetId"] in self.tabs
         ]
 
     async def open_tab(self, session_key: str) -> Tab:
@@ -359,13 +359,13 @@ class RunningBrowser:
         if target_id:
             named = [tab for key, tab in self.tabs.items() if key == target_id or key.startswith(target_id)]
             if len(named) != 1:
-                problem = "is no tab" if not named else "is the beginning of several tabs"
+                problem = "is not a tab" if not named else "is the beginning of several tabs"
                 raise ToolError(f"{target_id[:60]!r} {problem}; list them with the action tabs")
             return await self.use(named[0], session_key)
-        known = self.tabs.get(self._current.get(session_key, ""))
-        if known is None and self.tabs:
-            known = list(self.tabs.values())[-1]
-        return await self.use(known, session_key) if known is not None else await self.open_tab(session_key)
+        current = self.tabs.get(self._current.get(session_key, ""))
+        if current is None and self.tabs:
+            current = list(self.tabs.values())[-1]
+        return await self.use(current, session_key) if current is not None else await self.open_tab(session_key)
 
     async def use(self, tab: Tab, session_key: str) -> Tab:
         async with asyncio.timeout(START_S):
@@ -428,7 +428,7 @@ class RunningBrowser:
             self._remove(tab)
 
     async def _prepare_frame(self, tab: Tab, frame: FrameSession) -> None:
-        # A frame that went away in the meantime is no problem.
+        # The frame may have gone away in the meantime.
         with contextlib.suppress(CdpError):
             await tab.prepare_frame(frame)
 
@@ -511,12 +511,12 @@ class Browsers:
         return self.config.default_profile or DEFAULT_PROFILE
 
     def settings(self, name: str) -> ProfileSettings:
-        """The settings of a profile. Raises ``ToolError`` if there is no such profile or no browser for it."""
+        """Return the settings of a profile. Raises ``ToolError`` if the profile is unknown or has no browser."""
         config, name = self.config, name or self.default_name()
         profile = config.profiles.get(name)
         if profile is None:
             if name not in (DEFAULT_PROFILE, config.default_profile):
-                raise ToolError(f"there is no browser profile {name[:60]!r}; known: {', '.join(self.names())}")
+                raise ToolError(f"unknown browser profile {name[:60]!r}; profiles: {', '.join(self.names())}")
             profile = BrowserProfile()
         address = profile.cdp_url or ("" if name != self.default_name() else config.cdp_url) or ""
         if not address and config.attach_only and profile.cdp_port:
@@ -534,8 +534,8 @@ class Browsers:
         return self._folder / quote(name, safe="").replace(".", "%2E")
 
     def running(self, name: str) -> RunningBrowser | None:
-        found = self._running.get(name)
-        return found if found is not None and found.alive else None
+        browser = self._running.get(name)
+        return browser if browser is not None and browser.alive else None
 
     # Their life
 
@@ -557,19 +557,19 @@ class Browsers:
             browser.used_at = self._clock.monotonic()
 
     async def start(self, name: str) -> RunningBrowser:
-        """The browser of a profile. One that crashed, or whose settings changed, is started anew."""
+        """Return the browser of a profile. A browser that crashed, or whose settings changed, is restarted."""
         if not self.config.enabled:
             raise ToolError("the browser is switched off (browser.enabled)")
         if self._closed:
             raise ToolError("the Gateway stops")
         settings = self.settings(name)
         async with self._locks.setdefault(settings.name, asyncio.Lock()):
-            known = self._running.get(settings.name)
-            if known is not None and known.alive and known.settings == settings:
-                known.used_at = self._clock.monotonic()
-                return known
-            if known is not None:
-                await self._end(known)
+            running = self._running.get(settings.name)
+            if running is not None and running.alive and running.settings == settings:
+                running.used_at = self._clock.monotonic()
+                return running
+            if running is not None:
+                await self._end(running)
             browser = await self._begin(settings)
             self._running[settings.name] = browser
             if self._idle is None:
@@ -596,8 +596,8 @@ class Browsers:
             words = browser.process.last_errors().splitlines()
             log.warning("the browser did not start (%s): %s", error, " | ".join(words[-5:]))
             worst = next((line for line in words if "FATAL" in line), words[-1] if words else "")
-            said = f"; it said: {worst[-300:]}" if worst else ""
-            raise ToolError(f"{settings.launch.executable} did not start{said}") from None
+            output = f"; it said: {worst[-300:]}" if worst else ""
+            raise ToolError(f"{settings.launch.executable} did not start{output}") from None
         except BaseException:
             await browser.end()
             raise
@@ -642,7 +642,7 @@ class Browsers:
             self._proxy = None
 
     async def settings_changed(self) -> None:
-        """Ends the browsers that the configuration no longer wants as they are. They start anew when needed."""
+        """Stop the browsers whose settings changed. They start again when needed."""
         for name, browser in list(self._running.items()):
             try:
                 same = self.config.enabled and self.settings(name) == browser.settings
@@ -667,27 +667,27 @@ class Browsers:
                     log.info("browser %s was not used for %d minutes and is ended", name, minutes)
                     await self.stop(name)
 
-    # What is told
+    # Status
 
     def status(self, name: str) -> dict[str, Any]:
         config, name = self.config, name or self.default_name()
-        told: dict[str, Any] = {"enabled": config.enabled, "profile": name, "running": False, "cdpReady": False}
+        facts: dict[str, Any] = {"enabled": config.enabled, "profile": name, "running": False, "cdpReady": False}
         try:
             settings = self.settings(name)
         except ToolError as problem:
             if name not in self.names():
                 raise
-            return {**told, "detectError": str(problem), "headless": config.headless, "noSandbox": config.no_sandbox}
+            return {**facts, "detectError": str(problem), "headless": config.headless, "noSandbox": config.no_sandbox}
         if (browser := self.running(settings.name)) is not None:
-            told |= {"running": True, "cdpReady": True, "tabs": len(browser.tabs), "product": browser.product}
-            told["pid"] = browser.process.pid if browser.process else None
+            facts |= {"running": True, "cdpReady": True, "tabs": len(browser.tabs), "product": browser.product}
+            facts["pid"] = browser.process.pid if browser.process else None
         if settings.launch is None:
-            return {**told, "cdpUrl": redact_urls(settings.cdp_url), "attachOnly": config.attach_only}
+            return {**facts, "cdpUrl": redact_urls(settings.cdp_url), "attachOnly": config.attach_only}
         launch = settings.launch
-        told |= {"chosenBrowser": Path(launch.executable).name, "detectedExecutablePath": launch.executable}
-        told["userDataDir"] = str(self._profile_folder(name) / "data")
-        told |= {"headless": launch.headless, "noSandbox": launch.no_sandbox, "attachOnly": False}
-        return told
+        facts |= {"chosenBrowser": Path(launch.executable).name, "detectedExecutablePath": launch.executable}
+        facts["userDataDir"] = str(self._profile_folder(name) / "data")
+        facts |= {"headless": launch.headless, "noSandbox": launch.no_sandbox, "attachOnly": False}
+        return facts
 
     def profiles(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

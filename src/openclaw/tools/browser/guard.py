@@ -138,12 +138,12 @@ def checked_resolver(make: Callable[[], AbstractResolver] = aiohttp.ThreadedReso
             return [str(ipaddress.ip_address(host))]
         resolver = PublicResolver(make(), (lambda _: True) if private else is_public)
         try:
-            found = await resolver.resolve(host, port, socket.AF_UNSPEC)
+            answers = await resolver.resolve(host, port, socket.AF_UNSPEC)
         except FetchRefused:
             raise _private(host) from None
         finally:
             await resolver.close()
-        return [result["host"] for result in found]
+        return [result["host"] for result in answers]
 
     return resolve
 

@@ -192,7 +192,7 @@ class AccessibilityTree:
 
 def _node(raw: Mapping[str, Any], frame_id: str, session: str) -> _Node:
     role = _text(raw.get("role")).lower()
-    properties = {str(one.get("name")): _value(one) for one in _dicts(raw.get("properties"))}
+    properties = {str(row.get("name")): _value(row) for row in _dicts(raw.get("properties"))}
     states = tuple(
         word if value is True or value == "true" else f"{word}={value}"
         for word in _STATES
@@ -258,28 +258,28 @@ def _has_interactive(nodes: Mapping[str, _Node], node: _Node) -> bool:
 
 
 def _without_empty(lines: Sequence[_Line]) -> list[_Line]:
-    kept: list[_Line] = []
+    lines_left: list[_Line] = []
     for line in reversed(lines):
-        if line.container and not (kept and kept[-1].depth > line.depth):
+        if line.container and not (lines_left and lines_left[-1].depth > line.depth):
             continue
-        kept.append(line)
-    return kept[::-1]
+        lines_left.append(line)
+    return lines_left[::-1]
 
 
 def _cut(lines: Sequence[_Line], refs: dict[str, RefNode], most: int) -> PageSnapshot:
     shown: list[str] = []
-    known: dict[str, RefNode] = {}
+    refs_left: dict[str, RefNode] = {}
     size = 0
     for line in lines:
         text = f"{'  ' * line.depth}{line.text}"
         size += len(text) + 1
         if size > most:
             left = f"[{len(lines) - len(shown)} more lines; raise maxChars, or use selector, depth or interactive]"
-            return PageSnapshot("\n".join([*shown, left]), known, True, len(shown))
+            return PageSnapshot("\n".join([*shown, left]), refs_left, True, len(shown))
         shown.append(text)
         if line.ref:
-            known[line.ref] = refs[line.ref]
-    return PageSnapshot("\n".join(shown) or "(nothing to see)", known, False, len(shown))
+            refs_left[line.ref] = refs[line.ref]
+    return PageSnapshot("\n".join(shown) or "(nothing to see)", refs_left, False, len(shown))
 
 
 def quoted(text: str) -> str:

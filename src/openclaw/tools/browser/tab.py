@@ -125,8 +125,8 @@ async def _socket_of(session: aiohttp.ClientSession, address: str) -> str:
 
     base = URL(address)
     async with session.get(base / "json" / "version", allow_redirects=False) as response:
-        told = msgspec.json.decode(await read_bounded(response, 64 * 1024))
-    url = URL(str(told["webSocketDebuggerUrl"]) if isinstance(told, dict) else "")
+        version = msgspec.json.decode(await read_bounded(response, 64 * 1024))
+    url = URL(str(version["webSocketDebuggerUrl"]) if isinstance(version, dict) else "")
     scheme = "wss" if base.scheme == "https" else "ws"
     return str(url.with_scheme(scheme).with_host(base.host or "").with_port(base.port))
 
@@ -192,7 +192,7 @@ class CdpConnection:
         try:
             message = msgspec.json.decode(raw)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-            log.warning("the browser sent something that is no JSON")
+            log.warning("the browser sent invalid JSON")
             return
         if not isinstance(message, dict):
             return
@@ -354,7 +354,7 @@ class Tab:
                 self.crashed = True
                 self._forget_refs()
             case "Runtime.consoleAPICalled":
-                texts = [_argument(one) for one in params.get("args") or []]
+                texts = [_argument(argument) for argument in params.get("args") or []]
                 self._say(str(params.get("type")), " ".join(texts), params, _place(params.get("stackTrace")))
             case "Runtime.exceptionThrown":
                 details = params.get("exceptionDetails") or {}
@@ -375,10 +375,10 @@ class Tab:
         self._changed.set()
         self.ready.set()
 
-    def _say(self, kind: str, text: str, at: dict[str, Any], place: str) -> None:
+    def _say(self, kind: str, text: str, at: dict[str, Any], location: str) -> None:
         stamp = at.get("timestamp")
         moment = int(stamp) if isinstance(stamp, int | float) else 0
-        self.console.append(ConsoleEntry(kind[:40], text[:LONGEST_CONSOLE], moment, place[:300]))
+        self.console.append(ConsoleEntry(kind[:40], text[:LONGEST_CONSOLE], moment, location[:300]))
 
     def _forget_refs(self) -> None:
         self._gone_refs = set(list(self.refs)[:MOST_GONE_REFS]) or self._gone_refs
@@ -463,7 +463,7 @@ class Tab:
 
     def _why_lost(self, url: str) -> str:
         host = urlsplit(url).hostname
-        refused = [one.why for one in self._proxy.refused if one.host == host] if self._proxy else []
+        refused = [refusal.why for refusal in self._proxy.refused if refusal.host == host] if self._proxy else []
         return refused[-1] if refused else "it could not be loaded"
 
     async def settle(self, seconds: float) -> None:
@@ -500,11 +500,13 @@ class Tab:
             ]
             waiting += [inner for inner in self.frames.values() if inner.parent == frame.session]
         if frame_selector:
-            found = await self.find(frame_selector)
-            wanted = [place for place, frame in enumerate(frames) if frame[2] == (found.session, found.backend_id)]
-            if not wanted:
-                raise ToolError(f"{frame_selector[:100]} is no frame")
-            frames = [(*frames[place][:2], None) for place in wanted]
+            element = await self.find(frame_selector)
+            matches = [
+                position for position, frame in enumerate(frames) if frame[2] == (element.session, element.backend_id)
+            ]
+            if not matches:
+                raise ToolError(f"{frame_selector[:100]} is not a frame")
+            frames = [(*frames[position][:2], None) for position in matches]
         for session, frame_id, owner in frames[:MOST_FRAMES]:
             try:
                 answer = await self.call("Accessibility.getFullAXTree", {"frameId": frame_id}, session=session)
@@ -549,11 +551,11 @@ class Tab:
     def node(self, ref: str) -> RefNode:
         """The element of a ref of the last snapshot. Raises ``ToolError`` if it is none, or of a page that is gone."""
         name = ref.strip().removeprefix("@").removeprefix("ref=")
-        if (found := self.refs.get(name)) is not None:
-            return found
+        if (node := self.refs.get(name)) is not None:
+            return node
         if name in self._gone_refs:
             raise ToolError(f"ref {name} is of a page that is gone; take a new snapshot and use its refs")
-        raise ToolError(f"there is no ref {name[:40]!r} in the last snapshot of this tab; take a new snapshot")
+        raise ToolError(f"unknown ref {name[:40]!r}: not in the last snapshot of this tab; take a new snapshot")
 
     async def find(self, selector: str) -> RefNode:
         """The first element that a CSS selector names."""
@@ -561,7 +563,7 @@ class Tab:
         script = f"document.querySelector({msgspec.json.encode(selector).decode()})"
         answer = await self.call("Runtime.evaluate", {"expression": script, "contextId": world})
         if "exceptionDetails" in answer:
-            raise ToolError(f"{selector[:100]!r} is no CSS selector")
+            raise ToolError(f"{selector[:100]!r} is not a CSS selector")
         object_id = answer.get("result", {}).get("objectId")
         if not object_id:
             raise ToolError(f"nothing on the page matches {selector[:100]!r}")
@@ -577,22 +579,22 @@ class Tab:
             object_id = (await self.call("DOM.resolveNode", params, session=node.session))["object"]["objectId"]
         except CdpRefused:
             raise _taken_off() from None
-        given = [{"value": argument} for argument in arguments]
+        values = [{"value": argument} for argument in arguments]
         # An element that was taken off the page still has its object.
         whole = f"function(...given) {{ return this.isConnected ? [({function}).apply(this, given)] : []; }}"
         if own_world:
-            value = await self._called(whole, {"objectId": object_id, "arguments": given}, node.session)
+            value = await self._called(whole, {"objectId": object_id, "arguments": values}, node.session)
             if not value:
                 raise _taken_off()
             return value[0]
         if not await self._called("function() { return this.isConnected; }", {"objectId": object_id}, node.session):
             raise _taken_off()
-        return await self._called(function, {"objectId": object_id, "arguments": given}, node.session)
+        return await self._called(function, {"objectId": object_id, "arguments": values}, node.session)
 
     async def run(self, function: str, *arguments: Any, own_world: bool = True) -> Any:
         """Calls a function in the page and returns its value."""
-        given = ", ".join(msgspec.json.encode(argument).decode() for argument in arguments)
-        params: dict[str, Any] = {"expression": f"({function})({given})", "returnByValue": True, "awaitPromise": True}
+        values = ", ".join(msgspec.json.encode(argument).decode() for argument in arguments)
+        params: dict[str, Any] = {"expression": f"({function})({values})", "returnByValue": True, "awaitPromise": True}
         params["userGesture"] = True
         if own_world:
             params["contextId"] = await self._world(self._main_frame)
@@ -603,9 +605,9 @@ class Tab:
         return _returned(await self.call("Runtime.callFunctionOn", {**options, **params}, session=session))
 
     async def _world(self, frame_id: str, session: str = "") -> int:
-        wanted = {"frameId": frame_id, "worldName": WORLD}
+        params = {"frameId": frame_id, "worldName": WORLD}
         try:
-            made = await self.call("Page.createIsolatedWorld", wanted, session=session)
+            made = await self.call("Page.createIsolatedWorld", params, session=session)
         except CdpRefused:
             raise ToolError("the frame is no longer on the page; take a new snapshot") from None
         return int(made["executionContextId"])

@@ -213,31 +213,31 @@ class BrowserTool(RecordTool[BrowserArguments]):
     async def _navigate(self, tab: Tab, arguments: BrowserArguments) -> Performed:
         timeout_ms = NAVIGATE_MS if arguments.timeout_ms is None else int(arguments.timeout_ms)
         loaded = await tab.navigate(arguments.target_url, min(max(timeout_ms / 1000, 1), ACTION_S))
-        told: dict[str, Any] = {"ok": True, "targetId": tab.target_id, "url": await tab.address(), "type": "page"}
-        told["title"] = str(await tab.run("() => document.title"))[:300]
+        facts: dict[str, Any] = {"ok": True, "targetId": tab.target_id, "url": await tab.address(), "type": "page"}
+        facts["title"] = str(await tab.run("() => document.title"))[:300]
         if not loaded:
-            told["loading"] = True
-        return Performed(_disarm(told), foreign=True)
+            facts["loading"] = True
+        return Performed(_disarm(facts), foreign=True)
 
     async def _on_tab(
         self, browser: RunningBrowser, tab: Tab, action: str, arguments: BrowserArguments, context: ToolContext
     ) -> Performed:
-        told: dict[str, Any] = {"ok": True, "targetId": tab.target_id}
+        facts: dict[str, Any] = {"ok": True, "targetId": tab.target_id}
         request = arguments.request
         if action == "close" or (action == "act" and request is not None and request.kind == "close"):
             await browser.close_tab(tab)
-            return Performed(told)
+            return Performed(facts)
         match action:
             case "focus":
                 await browser.connection.call("Target.activateTarget", {"targetId": tab.target_id})
             case "console":
-                return Performed(_disarm({**told, "messages": _console(tab, arguments)}), foreign=True)
+                return Performed(_disarm({**facts, "messages": _console(tab, arguments)}), foreign=True)
             case "dialog":
                 tab.next_dialog = DialogAnswer(arguments.accept, arguments.prompt_text)
             case _:
-                told["url"] = await tab.address()
-                return await self._on_page(browser, tab, action, arguments, context, told)
-        return Performed(told)
+                facts["url"] = await tab.address()
+                return await self._on_page(browser, tab, action, arguments, context, facts)
+        return Performed(facts)
 
     async def _on_page(
         self,
@@ -246,30 +246,30 @@ class BrowserTool(RecordTool[BrowserArguments]):
         action: str,
         arguments: BrowserArguments,
         context: ToolContext,
-        told: dict[str, Any],
+        facts: dict[str, Any],
     ) -> Performed:
         match action:
             case "snapshot":
-                return await self._snapshot(tab, arguments, told)
+                return await self._snapshot(tab, arguments, facts)
             case "screenshot":
-                return await self._screenshot(tab, arguments, context, told)
+                return await self._screenshot(tab, arguments, context, facts)
             case "pdf":
                 path = await asyncio.to_thread(_save, context, f"page-{self._clock.now_ms()}.pdf", await tab.pdf())
-                return Performed(_disarm({**told, "path": path}), foreign=True)
+                return Performed(_disarm({**facts, "path": path}), foreign=True)
             case "upload":
                 await self._upload(browser, tab, arguments, context)
-                return Performed(_disarm(told), foreign=True)
+                return Performed(_disarm(facts), foreign=True)
             case _:
                 if arguments.request is None:
                     raise ToolError('request required, such as {"kind": "click", "ref": "e1"}')
                 done = await act(tab, arguments.request, scripts=self._browsers.config.evaluate_enabled)
                 with contextlib.suppress(ToolError):
-                    told["url"] = await tab.address()
+                    facts["url"] = await tab.address()
                     if problem := tab.load_problem:
-                        told["pageError"] = problem
-                return Performed(_disarm({**told, **done}), foreign=True)
+                        facts["pageError"] = problem
+                return Performed(_disarm({**facts, **done}), foreign=True)
 
-    async def _snapshot(self, tab: Tab, arguments: BrowserArguments, told: dict[str, Any]) -> Performed:
+    async def _snapshot(self, tab: Tab, arguments: BrowserArguments, facts: dict[str, Any]) -> Performed:
         short = (arguments.mode or self._browsers.config.snapshot_defaults.mode) == "efficient"
         tree = await tab.tree(arguments.frame)
         if arguments.selector:
@@ -277,8 +277,8 @@ class BrowserTool(RecordTool[BrowserArguments]):
             tree = tree.below((node.session, node.backend_id))
         if arguments.snapshot_format == "aria":
             rows, tab.refs = await asyncio.to_thread(tree.listed, _bounded(arguments.limit, MOST_LISTED, 2000))
-            told |= {"format": "aria", "nodes": rows}
-            return Performed(_disarm(told), foreign=True)
+            facts |= {"format": "aria", "nodes": rows}
+            return Performed(_disarm(facts), foreign=True)
         options = SnapshotOptions(
             interactive=short if arguments.interactive is None else arguments.interactive,
             compact=short if arguments.compact is None else arguments.compact,
@@ -287,14 +287,14 @@ class BrowserTool(RecordTool[BrowserArguments]):
         )
         made = await asyncio.to_thread(tree.render, options)
         tab.refs = made.refs
-        told |= {"format": "ai", "stats": {"lines": made.lines, "chars": len(made.text), "refs": len(made.refs)}}
+        facts |= {"format": "ai", "stats": {"lines": made.lines, "chars": len(made.text), "refs": len(made.refs)}}
         if made.truncated:
-            told["truncated"] = True
+            facts["truncated"] = True
         image = await _labelled(tab) if arguments.labels else None
-        return Performed(_disarm(told), page=made.text, foreign=True, image=image)
+        return Performed(_disarm(facts), page=made.text, foreign=True, image=image)
 
     async def _screenshot(
-        self, tab: Tab, arguments: BrowserArguments, context: ToolContext, told: dict[str, Any]
+        self, tab: Tab, arguments: BrowserArguments, context: ToolContext, facts: dict[str, Any]
     ) -> Performed:
         kind, node = arguments.image_type, None
         if arguments.ref:
@@ -305,8 +305,8 @@ class BrowserTool(RecordTool[BrowserArguments]):
         with contextlib.suppress(PathRefused):
             # A file, so that the agent can send the picture to somebody.
             name = f"screenshot-{self._clock.now_ms()}.{'jpg' if kind == 'jpeg' else 'png'}"
-            told["path"] = await asyncio.to_thread(_save, context, name, data)
-        return Performed(_disarm(told), foreign=True, image=(data, f"image/{kind}"))
+            facts["path"] = await asyncio.to_thread(_save, context, name, data)
+        return Performed(_disarm(facts), foreign=True, image=(data, f"image/{kind}"))
 
     async def _upload(
         self, browser: RunningBrowser, tab: Tab, arguments: BrowserArguments, context: ToolContext
@@ -340,9 +340,9 @@ class BrowserTool(RecordTool[BrowserArguments]):
 
 
 async def _set_files(tab: Tab, node: RefNode, files: list[str]) -> None:
-    given = {"files": files, "backendNodeId": node.backend_id}
+    params = {"files": files, "backendNodeId": node.backend_id}
     try:
-        await tab.call("DOM.setFileInputFiles", given, session=node.session)
+        await tab.call("DOM.setFileInputFiles", params, session=node.session)
     except CdpRefused as error:
         raise ToolError(f"the element takes no files: {error}") from None
 
@@ -442,9 +442,9 @@ def _draw_labels(picture: bytes, labels: list[_Label], width: float) -> bytes:
         left, top, right, bottom = (value * scale for value in label[1:])
         draw.rectangle((left, top, max(left, right), max(top, bottom)), outline=_LABEL_COLOUR, width=2)
         size = draw.textbbox((0, 0), label.ref)
-        place = (left, max(0.0, top - size[3] - 2))
-        draw.rectangle((*place, place[0] + size[2] + 4, place[1] + size[3] + 2), fill=_LABEL_COLOUR)
-        draw.text((place[0] + 2, place[1]), label.ref, fill="white")
+        corner = (left, max(0.0, top - size[3] - 2))
+        draw.rectangle((*corner, corner[0] + size[2] + 4, corner[1] + size[3] + 2), fill=_LABEL_COLOUR)
+        draw.text((corner[0] + 2, corner[1]), label.ref, fill="white")
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

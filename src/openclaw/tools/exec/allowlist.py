@@ -229,8 +229,8 @@ def _exact(program: Program, argv: Sequence[str]) -> str:
 def _same_content(rule: AllowRule, bound: Binding) -> bool:
     if not rule.files:
         return True
-    known = {bound.program, *bound.files}
-    return known == set(rule.files) if _is_exact(rule) else rule.files[0] in known
+    recorded = {bound.program, *bound.files}
+    return recorded == set(rule.files) if _is_exact(rule) else rule.files[0] in recorded
 
 
 def _literal(text: str, position: int) -> tuple[str, int] | None:
@@ -251,7 +251,7 @@ def _safe_filter(argv: list[str], safe_bins: Sequence[str]) -> Program | None:
     use = SAFE_USES.get(argv[0]) if argv[0] in safe_bins else None
     if use is None or not _only_filters(argv, use):
         return None
-    return next((found for folder in SYSTEM_FOLDERS if (found := resolve_program(argv[0], folder, "/"))), None)
+    return next((path for folder in SYSTEM_FOLDERS if (path := resolve_program(argv[0], folder, "/"))), None)
 
 
 def _only_filters(argv: list[str], use: SafeUse) -> bool:

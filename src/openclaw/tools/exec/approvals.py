@@ -26,7 +26,7 @@ from openclaw.tools.exec.settings import Ask, Fallback, HostRules, Security
 
 log = logging.getLogger("openclaw.tools.exec.approvals")
 
-Decision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
+ApprovalDecision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
 JOURNAL_FILE = "exec-pending.json"
 JOURNALS = "exec-pending/"
 """The beginning of the names of the journals, where several nodes share the documents."""
@@ -87,7 +87,7 @@ class Approval:
         self.expires_at_ms = now_ms + timeout_ms
         self.run_id = run_id
         """The run that asked. Empty if another program asked."""
-        self.decision: Decision | None = None
+        self.decision: ApprovalDecision | None = None
         self.withdrawn = False
         """True if the session was stopped, so that nobody waits for an answer."""
         self.ended = asyncio.Event()
@@ -100,7 +100,7 @@ class Approval:
     def choices(self) -> str:
         return "allow-once or deny" if self.request.once_only else "allow-once, allow-always or deny"
 
-    async def wait(self) -> Decision | None:
+    async def wait(self) -> ApprovalDecision | None:
         """Returns the decision, or None if nobody decided in time."""
         await self.ended.wait()
         return self.decision
@@ -155,13 +155,13 @@ class Approvals:
         ref = ref.strip()
         if ref in self._open:
             return self._open[ref]
-        found = [one for id, one in self._open.items() if len(ref) >= 4 and id.startswith(ref.lower())]
-        if len(found) > 1:
+        matches = [approval for id, approval in self._open.items() if len(ref) >= 4 and id.startswith(ref.lower())]
+        if len(matches) > 1:
             raise UnknownApproval(
-                f"ambiguous approval id: {len(found)} pending ones begin with {ref}; write more of it"
+                f"ambiguous approval id: {len(matches)} pending ones begin with {ref}; write more of it"
             )
-        if found:
-            return found[0]
+        if matches:
+            return matches[0]
         if self.journal is not None and self.journal.is_lost(ref.lower()):
             raise LostApproval(f"approval {ref[:SLUG]} is no longer open: {LOST}")
         raise UnknownApproval("unknown approval id")
@@ -178,7 +178,7 @@ class Approvals:
         if self.journal is not None:
             await _written(self.journal.forget(approval.id))
 
-    def resolve(self, ref: str, decision: Decision, by: str | None = None) -> Approval:
+    def resolve(self, ref: str, decision: ApprovalDecision, by: str | None = None) -> Approval:
         approval = self.find(ref)
         approval.decision = decision
         self._close(approval)
@@ -234,12 +234,12 @@ async def ask_person(
     tool: str,
     request: ApprovalRequest,
     context: ToolContext,
-    act: Callable[[Approval, Decision | None], Awaitable[None]],
+    act: Callable[[Approval, ApprovalDecision | None], Awaitable[None]],
 ) -> Approval:
     """Puts the question, keeps it on disk and returns at once: an answer may take minutes.
 
     ``act`` is called in the background with the answer, or with None if nobody answers in time. If it fails, the
-    session is told so. It is not called if the session is stopped. If the Gateway stops meanwhile, the request stays
+    session is notified. It is not called if the session is stopped. If the Gateway stops meanwhile, the request stays
     in the journal and the next start tells the session. Raises ``ToolError`` when the question cannot be put.
     """
     try:
@@ -307,36 +307,36 @@ class ApprovalJournal:
 
     async def load(self) -> None:
         """Reads what this Gateway left at its last stop. Call it before the first request."""
-        self.left_over += [one for one in (await self._kept.current()).values() if one.state != "lost"]
+        self.left_over += [approval for approval in (await self._kept.current()).values() if approval.state != "lost"]
 
     async def inherit(self, node: str) -> None:
         """Takes over what a Gateway left that has died. Exactly one of the others does so."""
         name = journal_name(node)
         if name == self._name:
             return
-        found = (await _journal(self._documents, name).current()).values()
-        if found:
-            await self._kept.change(lambda kept: kept.update({one.id: one for one in found}))
-            self.left_over += [one for one in found if one.state != "lost"]
+        inherited = (await _journal(self._documents, name).current()).values()
+        if inherited:
+            await self._kept.change(lambda journal: journal.update({approval.id: approval for approval in inherited}))
+            self.left_over += [approval for approval in inherited if approval.state != "lost"]
         await self._documents.remove(name)
 
     async def note(self, pending: PendingApproval) -> None:
-        def put(kept: dict[str, PendingApproval]) -> None:
-            kept[pending.id] = pending
-            lost = [id for id, one in kept.items() if one.state == "lost"]
+        def put(journal: dict[str, PendingApproval]) -> None:
+            journal[pending.id] = pending
+            lost = [id for id, entry in journal.items() if entry.state == "lost"]
             for id in lost[:-MAX_LOST]:
-                del kept[id]
+                del journal[id]
 
         await self._kept.change(put)
 
     async def forget(self, id: str) -> None:
-        await self._kept.change(lambda kept: kept.pop(id, None))
+        await self._kept.change(lambda journal: journal.pop(id, None))
 
     def is_lost(self, ref: str) -> bool:
         """Whether an id, or the beginning of one, names a request that a restart closed."""
-        kept = self._kept.value
-        named = (one for id, one in kept.items() if id == ref or (len(ref) >= 4 and id.startswith(ref)))
-        return any(one.state == "lost" or one in self.left_over for one in named)
+        journal = self._kept.value
+        named = (approval for id, approval in journal.items() if id == ref or (len(ref) >= 4 and id.startswith(ref)))
+        return any(approval.state == "lost" or approval in self.left_over for approval in named)
 
 
 def journal_name(node: str) -> str:
@@ -348,8 +348,8 @@ def _journal(documents: DocumentStore, name: str) -> SharedDocument[dict[str, Pe
         documents,
         name,
         dict,
-        lambda data: {one.id: one for one in msgspec.json.decode(data, type=list[PendingApproval])},
-        lambda kept: msgspec.json.encode(list(kept.values())),
+        lambda data: {approval.id: approval for approval in msgspec.json.decode(data, type=list[PendingApproval])},
+        lambda journal: msgspec.json.encode(list(journal.values())),
         damaged="drop",
         consequence="questions that were open are not told as closed",
     )
@@ -477,8 +477,8 @@ class ApprovalRules:
         new = _decoded(file)
 
         def put(present: RulesFile) -> None:
-            known = self._snapshot(present)
-            if known.exists and base_hash != known.hash:
+            snapshot = self._snapshot(present)
+            if snapshot.exists and base_hash != snapshot.hash:
                 raise BadRules("exec approvals changed since last load; re-run exec.approvals.get and retry")
             socket = new.socket
             if socket is msgspec.UNSET or "token" not in socket:
@@ -500,7 +500,7 @@ def _decode_rules(data: bytes) -> RulesFile:
     try:
         return _decoded(msgspec.json.decode(data))
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _BadDocument(f"is no valid JSON ({error})") from None
+        raise _BadDocument(f"is invalid JSON ({error})") from None
 
 
 def _encode_rules(file: RulesFile) -> bytes:

@@ -85,10 +85,10 @@ class Program(msgspec.Struct, frozen=True):
 
 
 def resolve_program(name: str, search_path: str, cwd: str) -> Program | None:
-    found = str(Path(cwd, name)) if "/" in name else shutil.which(name, path=search_path)
-    if not found or not found.startswith("/") or not os.path.isfile(found) or not os.access(found, os.X_OK):  # noqa: PTH113
+    path = str(Path(cwd, name)) if "/" in name else shutil.which(name, path=search_path)
+    if not path or not path.startswith("/") or not os.path.isfile(path) or not os.access(path, os.X_OK):  # noqa: PTH113
         return None
-    return Program(os.path.realpath(found), found, tuple(link.name.lower() for link in _links(Path(found))))
+    return Program(os.path.realpath(path), path, tuple(link.name.lower() for link in _links(Path(path))))
 
 
 def _links(path: Path) -> Iterator[Path]:
@@ -153,9 +153,9 @@ def agent_can_write(path: str, workspace: Path | None) -> bool:
         return True
     if os.geteuid() == 0:
         return not all(any(hop.is_relative_to(tree) for tree in _SYSTEM_TREES) for hop in hops)
-    if any(hop.is_relative_to(place) for hop in hops for place in ("/proc", "/dev")):
+    if any(hop.is_relative_to(folder) for hop in hops for folder in ("/proc", "/dev")):
         return True  # Other names of any file, for example of one in the workspace.
-    return any(os.access(place, os.W_OK) for hop in hops for place in (hop, *hop.parents))
+    return any(os.access(folder, os.W_OK) for hop in hops for folder in (hop, *hop.parents))
 
 
 # Binding
@@ -343,9 +343,9 @@ def held(binding: Binding, cwd: str, *, terminal: bool = False) -> Generator[Lau
 _BY_DESCRIPTOR = sys.platform == "linux" and Path("/proc/self/fd").is_dir() and hasattr(os, "memfd_create")
 
 
-def _with_script(argv: list[str], place: int, copy: int) -> list[str]:
+def _with_script(argv: list[str], position: int, copy: int) -> list[str]:
     """The arguments with which the interpreter reads the copy and still calls the script by its name."""
-    name, before, rest = Path(argv[0]).name, argv[:place], argv[place:]
+    name, before, rest = Path(argv[0]).name, argv[:position], argv[position:]
     if name in SHELLS:
         return [*before, "-c", f". /proc/self/fd/{copy}", *rest]
     if PYTHONS.fullmatch(name):
@@ -358,9 +358,9 @@ def _with_script(argv: list[str], place: int, copy: int) -> list[str]:
 def _sealed_copy(fd: int, stack: contextlib.ExitStack) -> int:
     copy = os.memfd_create("script", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     stack.callback(os.close, copy)
-    place = 0
-    while chunk := os.pread(fd, _CHUNK, place):
-        place += os.pwrite(copy, chunk, place)
+    offset = 0
+    while chunk := os.pread(fd, _CHUNK, offset):
+        offset += os.pwrite(copy, chunk, offset)
     fcntl.fcntl(copy, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return copy
 
@@ -393,16 +393,16 @@ def _script_operand(words: list[str], program: Program, cwd: str) -> int:
     inline = set("cs" if name in SHELLS else "cm" if PYTHONS.fullmatch(name) else "eErc")
     if not (name in SHELLS or name in READS_SCRIPT_ANYWHERE or PYTHONS.fullmatch(name)):
         return 0
-    for place, word in enumerate(words[1:], 1):
+    for position, word in enumerate(words[1:], 1):
         if word.startswith("-") and not word.startswith("--") and set(word) & inline:
             return 0
         if not word.startswith("-"):
-            return place if _is_file(Path(cwd, word)) else 0
+            return position if _is_file(Path(cwd, word)) else 0
     return 0
 
 
 def _is_file(path: Path) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a name is no error here
+    return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a file name must not raise
 
 
 def _bound(path: str) -> BoundFile:
@@ -417,19 +417,19 @@ def _bound(path: str) -> BoundFile:
 
 
 def _digest(fd: int) -> str:
-    digest, place, status = hashlib.sha256(), 0, os.fstat(fd)
+    digest, offset, status = hashlib.sha256(), 0, os.fstat(fd)
     if status.st_size > MAX_HASHED_BYTES or not stat.S_ISREG(status.st_mode):
         facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
-    while chunk := os.pread(fd, _CHUNK, place):
+    while chunk := os.pread(fd, _CHUNK, offset):
         digest.update(chunk)
-        place += len(chunk)
+        offset += len(chunk)
     return digest.hexdigest()
 
 
-def _identity(place: str | int) -> tuple[int, int]:
+def _identity(file: str | int) -> tuple[int, int]:
     try:
-        status = os.stat(place)  # noqa: PTH116 - it may be a descriptor
+        status = os.stat(file)  # noqa: PTH116 - it may be a descriptor
     except OSError:
         return (0, 0)
     return status.st_dev, status.st_ino

@@ -77,7 +77,7 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
     allowlist: list[str] = []
     """Globs of full program paths, for ``security: allowlist``."""
     approval_running_notice_ms: int = 10_000
-    """After this time the session is told that an approved command still runs; 0 means never."""
+    """Notify the session after this time that an approved command still runs; 0 means never."""
     max_output_chars: int = 200_000
     """Characters of output kept per command, counted from the end; 1000 to 200000."""
     allow_background: bool = True
@@ -98,9 +98,9 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
         return msgspec.structs.replace(self, **changes)
 
 
-def strictest(levels: tuple[Level, ...], *given: Level | None) -> Level:
+def strictest(levels: tuple[Level, ...], *candidates: Level | None) -> Level:
     """The strictest of the given levels, or of all levels when none is given. ``levels`` begins with the strictest."""
-    return next((level for level in levels if level in given), levels[0])
+    return next((level for level in levels if level in candidates), levels[0])
 
 
 def _clamp(value: int, low: int, high: int) -> int:
@@ -219,23 +219,25 @@ _VALUE = re.compile(r"(?![/:.])[\w.,:@+=/ -]{0,200}", re.ASCII)
 
 
 def command_environment(
-    own: Mapping[str, str], skills: Mapping[str, str], wanted: Mapping[str, str], path_prepend: Sequence[str]
+    own: Mapping[str, str], skills: Mapping[str, str], requested: Mapping[str, str], path_prepend: Sequence[str]
 ) -> dict[str, str]:
-    """The variables of a command: those of skills, some of the Gateway's own, and the model's (``wanted``).
+    """The variables of a command: those of skills, some of the Gateway's own, and the model's (``requested``).
 
     Later ones win. ``path_prepend`` is put before the search path, which keeps full paths only: others would be looked
     for in the working folder.
     """
-    kept = {name: value for name, value in own.items() if _INHERITED.fullmatch(name) and not _has_password(name, value)}
-    environment = {**skills, **kept, **wanted}
+    inherited = {
+        name: value for name, value in own.items() if _INHERITED.fullmatch(name) and not _has_password(name, value)
+    }
+    environment = {**skills, **inherited, **requested}
     entries = [*path_prepend, *environment.get("PATH", os.defpath).split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(entry for entry in entries if entry.startswith("/")))
     return environment
 
 
-def wanted_variables(given: Mapping[str, Any]) -> dict[str, str]:
+def wanted_variables(variables: Mapping[str, Any]) -> dict[str, str]:
     """The variables that a call sets. Raises ``ToolError`` for one that it may not set."""
-    for name, value in given.items():
+    for name, value in variables.items():
         if not _SETTABLE.fullmatch(name):
             raise ToolError(
                 f"env: {name[:80]!r} may not be set, since it could change which program runs. These may: LANG, LC_*, "
@@ -244,22 +246,22 @@ def wanted_variables(given: Mapping[str, Any]) -> dict[str, str]:
             )
         if ".." in str(value) or not _VALUE.fullmatch(str(value)):
             raise ToolError(f"env: the value of {name} may have letters, digits and simple marks only, and no path")
-    return {name: str(value) for name, value in given.items()}
+    return {name: str(value) for name, value in variables.items()}
 
 
 def _has_password(name: str, value: str) -> bool:
     return name.lower().endswith("_proxy") and "@" in value
 
 
-def working_directory(workspace: Path, wanted: str | None) -> tuple[str, str]:
+def working_directory(workspace: Path, requested: str | None) -> tuple[str, str]:
     """The directory to run in, with all links resolved, and a warning if the wanted one is not available."""
-    fallback = next((str(place) for place in (workspace, Path.home()) if place.is_dir()), "/")
-    if not wanted or not wanted.strip():
+    fallback = next((str(folder) for folder in (workspace, Path.home()) if folder.is_dir()), "/")
+    if not requested or not requested.strip():
         return os.path.realpath(fallback), ""
     try:
-        place = workspace / Path(wanted.strip()).expanduser()
-        if place.is_dir() and os.access(place, os.X_OK):
-            return os.path.realpath(place), ""
+        folder = workspace / Path(requested.strip()).expanduser()
+        if folder.is_dir() and os.access(folder, os.X_OK):
+            return os.path.realpath(folder), ""
     except (OSError, ValueError, RuntimeError):
         pass
-    return os.path.realpath(fallback), f'Warning: workdir "{wanted}" is unavailable; using "{fallback}".\n\n'
+    return os.path.realpath(fallback), f'Warning: workdir "{requested}" is unavailable; using "{fallback}".\n\n'

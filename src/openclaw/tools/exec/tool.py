@@ -27,11 +27,11 @@ from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule, RefusedCommand, evaluate, parse, rule_for
 from openclaw.tools.exec.approvals import (
     Approval,
+    ApprovalDecision,
     ApprovalRequest,
     ApprovalRules,
     Approvals,
     BadRules,
-    Decision,
     ask_person,
     pending_result,
 )
@@ -63,7 +63,7 @@ LINGER_S = 0.5
 MAX_YIELD_MS = 120_000
 MAX_TIMEOUT_S = 2_147_000
 OUTCOME_CHARS = 2000
-"""Characters from the end of the output that the session is told; ``process log`` shows the rest."""
+"""Characters from the end of the output that the session gets; ``process log`` shows the rest."""
 COMMAND_CHARS = 300
 """Characters of the command in notes to the session."""
 MAX_NODE_TIMEOUT_S = 12 * 3600
@@ -87,7 +87,7 @@ class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Why the allowlist refuses the command, or None if it allows it."""
     fallback: Fallback
 
-    def refusal_after(self, decision: Decision | None) -> str | None:
+    def refusal_after(self, decision: ApprovalDecision | None) -> str | None:
         """The code of the reason why the command does not run after this decision, or None if it runs."""
         if decision == "deny":
             return "user-denied"
@@ -143,8 +143,8 @@ class ExecTool(RecordTool[ExecArguments]):
         if policy.host == "node":
             return await self._on_node(arguments, policy, overrides, context)
         sets = wanted_variables(arguments.env)
-        wanted, warning = await self._wanted(arguments, sets, policy, context)
-        checked = await check_command(wanted, sets, policy, rules, self._settings, context.workspace)
+        command, warning = await self._wanted(arguments, sets, policy, context)
+        checked = await check_command(command, sets, policy, rules, self._settings, context.workspace)
         if isinstance(checked, NeedsApproval):
             return await self._ask(checked, context, warning)
         session, complaint = await self._start(checked, context.process_scope)
@@ -165,8 +165,8 @@ class ExecTool(RecordTool[ExecArguments]):
         """Runs a command on a node under the rules for the host ``node``, whatever the usual host is."""
         overrides = await context.exec_overrides() if context.exec_overrides else None
         settings = msgspec.structs.replace(self._settings, host="node")
-        asked = msgspec.structs.replace(overrides or ExecOverrides(), host=None, elevated_allowed=False)
-        policy = command_policy(settings, asked, HostRules())
+        on_node = msgspec.structs.replace(overrides or ExecOverrides(), host=None, elevated_allowed=False)
+        policy = command_policy(settings, on_node, HostRules())
         return await self._on_node(arguments, policy, overrides, context)
 
     async def _on_node(
@@ -214,10 +214,10 @@ class ExecTool(RecordTool[ExecArguments]):
         )
         return command, warning
 
-    async def _ask(self, asked: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
-        command, policy, approvals = asked.command, asked.policy, self._approvals
+    async def _ask(self, pending: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
+        command, policy, approvals = pending.command, pending.policy, self._approvals
         if approvals is None:
-            why = f": {asked.refused}" if asked.refused else ""
+            why = f": {pending.refused}" if pending.refused else ""
             raise ToolError(f"exec needs an approval (ask={policy.ask}), but nobody can be asked here{why}")
         request = ApprovalRequest(
             command=command.text,
@@ -228,37 +228,37 @@ class ExecTool(RecordTool[ExecArguments]):
             agent_id=context.agent_id,
             resolved_path=command.binding.program.path if command.binding and command.binding.program else None,
             session_key=context.session_key,
-            env=dict(asked.sets) or None,
-            once_only=asked.rule if isinstance(asked.rule, str) else None,
+            env=dict(pending.sets) or None,
+            once_only=pending.rule if isinstance(pending.rule, str) else None,
         )
 
-        async def act(approval: Approval, decision: Decision | None) -> None:
-            await self._act_on(decision, approval, asked, approvals, context)
+        async def act(approval: Approval, decision: ApprovalDecision | None) -> None:
+            await self._act_on(decision, approval, pending, approvals, context)
 
         return pending_result(await ask_person(approvals, "exec", request, context, act), warning)
 
     async def _act_on(
         self,
-        decision: Decision | None,
+        decision: ApprovalDecision | None,
         approval: Approval,
-        asked: NeedsApproval,
+        pending: NeedsApproval,
         approvals: Approvals,
         context: ToolContext,
     ) -> None:
         """A refusal is noted for the session's next turn; the end of the command begins a turn."""
         shown = clipped(" ".join(approval.request.command.split()), COMMAND_CHARS)
-        if reason := asked.refusal_after(decision):
+        if reason := pending.refusal_after(decision):
             context.note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
             return
-        if decision == "allow-always" and self._rules is not None and isinstance(asked.rule, AllowRule):
+        if decision == "allow-always" and self._rules is not None and isinstance(pending.rule, AllowRule):
             try:
-                await self._rules.allow_always(context.agent_id, asked.rule, approval.request.command)
+                await self._rules.allow_always(context.agent_id, pending.rule, approval.request.command)
             except (BadRules, OSError) as problem:
                 context.note(f"Exec allowed once, and not for good (gateway id={approval.id}): {problem}")
         # Written before the command begins, so that a restart reports it as interrupted and not as never run.
         await approvals.keep(approval, "running")
         try:
-            session, _ = await self._start(asked.command, context.process_scope)
+            session, _ = await self._start(pending.command, context.process_scope)
         except ToolError as failed:
             context.note(f"Exec denied (gateway id={approval.id}, spawn-failed: {failed}): {shown}")
             return
@@ -292,8 +292,8 @@ class ExecTool(RecordTool[ExecArguments]):
             return None
         if arguments.background:
             return 0
-        wanted = arguments.yield_ms
-        milliseconds = self._settings.background_ms if wanted is None else max(10, min(MAX_YIELD_MS, wanted))
+        yield_ms = arguments.yield_ms
+        milliseconds = self._settings.background_ms if yield_ms is None else max(10, min(MAX_YIELD_MS, yield_ms))
         return milliseconds / 1000
 
     async def _watch(self, session: ProcessSession, window: float | None, context: ToolContext) -> None:
@@ -437,7 +437,7 @@ class NodeCommand(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     session_key: str
 
-    def params(self, decision: Decision | None = None) -> dict[str, Any]:
+    def params(self, decision: ApprovalDecision | None = None) -> dict[str, Any]:
         """The parameters of ``system.run``. ``decision`` is what a person said who was asked."""
         params: dict[str, Any] = {
             "command": ["/bin/sh", "-lc", self.text],
@@ -464,16 +464,16 @@ class NodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, payload: Any, command: NodeCommand, max_chars: int) -> NodeOutcome:
-        told: Mapping[str, Any] = payload if isinstance(payload, dict) else {}
-        parts = [str(told[name]) for name in ("stdout", "stderr", "error") if told.get(name)]
+        fields: Mapping[str, Any] = payload if isinstance(payload, dict) else {}
+        parts = [str(fields[name]) for name in ("stdout", "stderr", "error") if fields.get(name)]
         text = clean("\n".join(part.rstrip("\n") for part in parts)).strip("\n").rstrip()
         if len(text) > max_chars:
             text = f"[Output cut: the last {max_chars} characters of {len(text)}]\n{text[-max_chars:]}"
-        code = told.get("exitCode")
-        if told.get("timedOut"):
+        code = fields.get("exitCode")
+        if fields.get("timedOut"):
             return cls(output=text, failure=f"Command timed out after {command.timeout_s:g} seconds", how="timeout")
         if not isinstance(code, int):
-            failure = None if told.get("success") else "Command could not be run on the node"
+            failure = None if fields.get("success") else "Command could not be run on the node"
             return cls(output=text, failure=failure, how="code ?")
         return cls(output=text, failure=f"Command exited with code {code}" if code else None, how=f"code {code}")
 
@@ -489,12 +489,14 @@ class NodeExec:
         self._notice_s = settings.approval_running_notice_ms / 1000
         self._background: set[asyncio.Task[None]] = set()
 
-    def choose(self, bound: str | None, wanted: str | None) -> NodeFacts:
+    def choose(self, bound: str | None, requested: str | None) -> NodeFacts:
         """The node that a command runs on. ``bound`` is the one that the owner set. Raises ``ToolError``."""
         try:
-            node = self._nodes.choose(bound or wanted, SYSTEM_RUN)
-            if bound and wanted and self._nodes.choose(wanted) != node:
-                raise ToolError(f"exec node {shortened(wanted)} is not allowed: commands run on {shortened(node.name)}")
+            node = self._nodes.choose(bound or requested, SYSTEM_RUN)
+            if bound and requested and self._nodes.choose(requested) != node:
+                raise ToolError(
+                    f"exec node {shortened(requested)} is not allowed: commands run on {shortened(node.name)}"
+                )
         except UnknownNode as unknown:
             raise ToolError(f"exec host node: {unknown}") from None
         if not node.connected:
@@ -522,7 +524,9 @@ class NodeExec:
                 return await self._ask(command, context, failed.once_only)
             raise ToolError(failure_text(failed, command)) from None
 
-    async def _carry_out(self, command: NodeCommand, context: ToolContext, decision: Decision | None) -> NodeOutcome:
+    async def _carry_out(
+        self, command: NodeCommand, context: ToolContext, decision: ApprovalDecision | None
+    ) -> NodeOutcome:
         """Has the node run the command. Raises ``NodeFailed``."""
         await self._nodes.begin(command.run_id, command.node.node_id, context.run_id)
         # An approved command is another call than the one that the node refused.
@@ -602,14 +606,14 @@ class NodeExec:
             once_only=once_only,
         )
 
-        async def act(approval: Approval, decision: Decision | None) -> None:
+        async def act(approval: Approval, decision: ApprovalDecision | None) -> None:
             await self._act_on(decision, approval, command, approvals, context)
 
         return pending_result(await ask_person(approvals, "exec", request, context, act))
 
     async def _act_on(
         self,
-        decision: Decision | None,
+        decision: ApprovalDecision | None,
         approval: Approval,
         command: NodeCommand,
         approvals: Approvals,

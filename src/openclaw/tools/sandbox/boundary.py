@@ -54,7 +54,7 @@ _HOUR_MS = 3_600_000
 
 
 class SandboxRecord(msgspec.Struct, rename="camel", kw_only=True):
-    """What is known about a sandbox that was used."""
+    """A sandbox that was used."""
 
     scope_key: str
     scope: str
@@ -102,19 +102,19 @@ def _seed(plan: SandboxPlan, opener: PathOpener) -> None:
             copy_file(workspace, name, opener, name, replace=False)
 
 
-def copy_file(source: PathOpener, path: str, target: PathOpener, place: str, *, replace: bool) -> None:
+def copy_file(source: PathOpener, path: str, target: PathOpener, name: str, *, replace: bool) -> None:
     """Copies a file into the sandbox, unless it is there already. Raises ``PathRefused``."""
     with source.open_read(path) as file:
         data = file.read(LARGEST_SKILL_FILE + 1)
     if len(data) > LARGEST_SKILL_FILE:
         return
     try:
-        with target.open_read(place) as file:
+        with target.open_read(name) as file:
             if not replace or file.read(LARGEST_SKILL_FILE + 1) == data:
                 return
     except FileMissing:
         pass
-    with target.open_write_atomic(place) as file:
+    with target.open_write_atomic(name) as file:
         file.write(data)
 
 
@@ -146,14 +146,14 @@ def _files_below(opener: PathOpener, folder: str, depth: int = 0) -> Iterator[st
 
 def list_sandboxes(root: Path) -> list[SandboxRecord]:
     """The sandboxes below a root, the last used one first. Blocks."""
-    found: list[SandboxRecord] = []
+    records: list[SandboxRecord] = []
     for path in root.glob("*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             record = msgspec.json.decode(path.read_bytes(), type=SandboxRecord)
             record.folder = str(path.with_suffix(""))
             record.last_used_at_ms = int(path.stat().st_mtime * 1000)
-            found.append(record)
-    return sorted(found, key=lambda record: -record.last_used_at_ms)
+            records.append(record)
+    return sorted(records, key=lambda record: -record.last_used_at_ms)
 
 
 def remove_sandbox(record: SandboxRecord) -> None:
@@ -183,13 +183,13 @@ def prune(root: Path, rules: SandboxPrune, now_ms: int) -> list[SandboxRecord]:
 def holds_work(record: SandboxRecord) -> bool:
     """Whether the folder has files that were not put there when it was made, or that were changed since. Blocks."""
     looked_at = 0
-    for place, folders, files in os.walk(record.folder):
-        if place == record.folder:
+    for folder, folders, files in os.walk(record.folder):
+        if folder == record.folder:
             folders[:] = [name for name in folders if name != SKILLS]
         for name in files:
             looked_at += 1
-            path = Path(place, name)
-            seeded = place == record.folder and name in SEEDED
+            path = Path(folder, name)
+            seeded = folder == record.folder and name in SEEDED
             if not seeded or looked_at > _MOST_LOOKED_AT:
                 return True
             if path.lstat().st_mtime * 1000 > record.created_at_ms + 2000:
@@ -288,7 +288,7 @@ class Boundary:
     ) -> tuple[ShellCommand, str]:
         """The command as it runs in the sandbox, and a warning if the folder to run in is not available.
 
-        Raises ``ToolError`` if there is no sandbox. The command never runs outside.
+        Raises ``ToolError`` if the sandbox is missing. The command never runs outside.
         """
         if problem := await self.refusal():
             raise ToolError(problem)
@@ -323,14 +323,14 @@ class Boundary:
         )
         return command, warning
 
-    def _folder_to_run_in(self, wanted: str | None) -> tuple[str, str]:
-        if not wanted or not wanted.strip():
+    def _folder_to_run_in(self, requested: str | None) -> tuple[str, str]:
+        if not requested or not requested.strip():
             return self.workdir, ""
         try:
-            self.opener.scan(wanted.strip())
-            return self.shown(self.opener.resolve(wanted.strip())), ""
+            self.opener.scan(requested.strip())
+            return self.shown(self.opener.resolve(requested.strip())), ""
         except PathRefused:
-            return self.workdir, f'Warning: workdir "{wanted}" is unavailable; using "{self.workdir}".\n\n'
+            return self.workdir, f'Warning: workdir "{requested}" is unavailable; using "{self.workdir}".\n\n'
 
     def shown(self, path: str) -> str:
         """The path in the sandbox for one on this machine. Others stay as they are.
@@ -338,7 +338,7 @@ class Boundary:
         Files of the agent's workspace are in the sandbox's own, or are copied there.
         """
         places = [*((mount.folder, mount.place) for mount in self.mounts), (str(self.plan.workspace), self.workdir)]
-        for folder, place in places:
+        for folder, inside in places:
             if path == folder or path.startswith(folder.rstrip("/") + "/"):
-                return place + path[len(folder.rstrip("/")) :]
+                return inside + path[len(folder.rstrip("/")) :]
         return path

@@ -35,9 +35,9 @@ from openclaw.tools.policy import GROUPS, ToolFilter, allowed_tools, allows, all
 
 # Its tools
 
-Place: TypeAlias = Literal["inside", "host"]
+Confinement: TypeAlias = Literal["inside", "host"]
 
-PLACES: dict[str, Place] = {
+PLACES: dict[str, Confinement] = {
     # These see and change only what the sandbox sees.
     **dict.fromkeys(("read", "write", "edit", "apply_patch", "exec", "process", "image"), "inside"),
     # These are carried out by the Gateway. They start no program that the call names, and open a file that it names
@@ -157,13 +157,13 @@ def make_plan(
     config: Config, state_dir: Path, agent_id: str, session_key: str, lineage: Sequence[tuple[str, str]]
 ) -> SandboxPlan:
     """The plan for a session. ``lineage`` names the sandboxed sessions whose rules count, the eldest one last."""
-    settings = [sandbox_config(config, agent) for agent in dict.fromkeys([agent_id, *(one for one, _ in lineage)])]
+    settings = [sandbox_config(config, agent) for agent in dict.fromkeys([agent_id, *(elder for elder, _ in lineage)])]
     if all(agent != agent_id for agent, _ in lineage):
         # The session's own agent has no sandbox. Only its ancestors' rules count.
         settings = settings[1:]
     eldest = sandbox_config(config, lineage[-1][0])
-    access = _ACCESS[min(_ACCESS.index(one.workspace_access) for one in settings)]
-    scope = _SCOPES[min(_SCOPES.index(scope_of(one)) for one in settings)]
+    access = _ACCESS[min(_ACCESS.index(ancestor.workspace_access) for ancestor in settings)]
+    scope = _SCOPES[min(_SCOPES.index(scope_of(ancestor)) for ancestor in settings)]
     scope_key = {"session": session_key, "agent": f"agent:{agent_id}", "shared": "shared"}[scope]
     root = sandbox_root(eldest, state_dir)
     filters = [_filter(config, agent) for agent in dict.fromkeys(agent for agent, _ in lineage)]
@@ -216,8 +216,8 @@ def group_name(folder: Path) -> str:
 
 def holds(folder: str | Path, inner: str | Path) -> bool:
     """Whether ``inner`` is ``folder`` or in it, with all links resolved."""
-    outer, wanted = os.path.realpath(folder), os.path.realpath(inner)
-    return wanted == outer or wanted.startswith(outer.rstrip("/") + "/")
+    outer, target = os.path.realpath(folder), os.path.realpath(inner)
+    return target == outer or target.startswith(outer.rstrip("/") + "/")
 
 
 # Its limits
@@ -242,7 +242,7 @@ class BadLimit(ValueError):
 
 class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
-    """Bytes; 0 is no limit."""
+    """Bytes; 0 means unlimited."""
     processes: int
     cpus: float | None
     each: dict[str, str]
@@ -293,7 +293,7 @@ class ControlGroup(msgspec.Struct, frozen=True):
     joins: tuple[str, ...] = ()
     """A process joins by writing its id to these files."""
     counts: frozenset[str] = frozenset()
-    """What is limited: ``memory``, ``pids``, ``cpu``."""
+    """The limited resources: ``memory``, ``pids``, ``cpu``."""
 
 
 def control_group(name: str, limits: SandboxLimits, where: Path = CGROUPS) -> ControlGroup:
@@ -414,22 +414,22 @@ class Parts(NamedTuple):
 
 def bind_mounts(plan: SandboxPlan) -> list[Mount]:
     """The folders of ``docker.binds``. Raises ``ValueError`` with a sentence for the owner."""
-    found: list[Mount] = []
+    mounts: list[Mount] = []
     for bind in plan.docker.binds:
         folder, _, rest = bind.partition(":")
-        place, _, mode = rest.partition(":")
+        target, _, mode = rest.partition(":")
         folder = str(Path(folder).expanduser())
-        if not (folder.startswith("/") and place.startswith("/") and mode in ("", "ro", "rw")):
+        if not (folder.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
             raise ValueError(f"sandbox.docker.binds: {bind!r} is not of the form /folder:/place:ro")
-        place = os.path.normpath(place)
-        if place == "/" or any(holds_name(one, place) for one in (*_RESERVED, plan.docker.workdir)):
-            raise ValueError(f"sandbox.docker.binds: {place} is used by the sandbox itself; choose another place")
+        target = os.path.normpath(target)
+        if target == "/" or any(holds_name(reserved, target) for reserved in (*_RESERVED, plan.docker.workdir)):
+            raise ValueError(f"sandbox.docker.binds: {target} is used by the sandbox itself; choose another place")
         if not Path(folder).exists():
             raise ValueError(f"sandbox.docker.binds: {folder} does not exist")
         if holds(plan.state_dir, folder) or Path(folder).is_socket():
             raise ValueError(f"sandbox.docker.binds: {folder} would hand the Gateway's own files to the sandbox")
-        found.append(Mount(folder, place, mode == "rw"))
-    return found
+        mounts.append(Mount(folder, target, mode == "rw"))
+    return mounts
 
 
 def holds_name(folder: str, path: str) -> bool:
@@ -439,7 +439,7 @@ def holds_name(folder: str, path: str) -> bool:
 def closed_by(plan: SandboxPlan, mounts: Sequence[Mount]) -> str | None:
     """Why the plan cannot be carried out, whatever is installed. None: it can."""
     workdir = plan.docker.workdir
-    if not workdir.startswith("/") or workdir == "/" or any(holds_name(one, workdir) for one in _RESERVED):
+    if not workdir.startswith("/") or workdir == "/" or any(holds_name(reserved, workdir) for reserved in _RESERVED):
         return f"sandbox.docker.workdir cannot be {workdir}; use /workspace"
     if plan.backend == "bubblewrap" and plan.docker.network not in ("none", "host"):
         return (
