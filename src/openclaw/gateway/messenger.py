@@ -35,7 +35,7 @@ from openclaw.sessions.keys import SessionRef, chat_type_of, is_subagent, parse_
 from openclaw.storage.message_ledger import Accept, JobRow, LedgerRow, MessageBody, ReasonCode, step_id
 from openclaw.teamwork.send import Jobs, announce_route
 from openclaw.tools.base import ToolContext
-from openclaw.tools.message import Action, Attachment, MessageRefused, Order, ChannelConversation, marks_for
+from openclaw.tools.message import Action, Attachment, ChannelConversation, MessageRefused, Order, marks_for
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
