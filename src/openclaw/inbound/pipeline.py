@@ -87,7 +87,6 @@ from openclaw.pictures import SEEN_PICTURES
 from openclaw.redact import redact
 from openclaw.routing import Resolved, broadcast_routes, in_new_thread, reply_route, resolve_route
 from openclaw.runs.accept import Submission
-from openclaw.runs.admission import Ticket
 from openclaw.runs.queue_settings import queue_settings
 from openclaw.runs.run import RunWatched
 from openclaw.runs.runs import Runs
@@ -363,10 +362,7 @@ class Pipeline:
     # From every door: commands → send policy → reset → accept
 
     async def process(self, message: Incoming) -> Result:
-        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came.
-
-        The ticket of ``admit`` keeps that order, and limits how many messages are worked on at once.
-        """
+        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
         admission, session = self._runs.admission, message.facts.session
         key = session.key
         owner = await self._runtime.stores.claims.claim(session_name(session.agent_id, key))
@@ -374,18 +370,11 @@ class Pipeline:
             return result
         if message.reads_commands and is_abort(message.text, message.facts.listening):
             await admission.wait_for_earlier(key)
-            return await self._process(message, None)
-        ticket = await admission.admit(key)
-        try:
-            return await self._process(message, ticket)
-        finally:
-            ticket.done()
+            return await self._process(message)
+        async with admission.admit(key):
+            return await self._process(message)
 
-    async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
-        """``ticket`` goes to the run, which keeps it until it asks its model.
-
-        It is None for a message that stops a run (``is_abort``), because such a message does not wait to be admitted.
-        """
+    async def _process(self, message: Incoming) -> Result:
         if (existing := await self._existing_run(message)) is not None:
             return await self._came_again(message, existing)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
@@ -429,7 +418,7 @@ class Pipeline:
                 return Empty()
             body = await self._channel_body(message, inbound, outcome, entry, rotation, pending.entries)
         message.queue = outcome.queue or message.queue
-        submission = await self._accept(message, body, ticket, pending.steps)
+        submission = await self._accept(message, body, pending.steps)
         if not submission.new:
             return await self._came_again(message, submission)
         return Accepted(submission, outcome.side_replies)
@@ -543,12 +532,10 @@ class Pipeline:
             "guest": message.by_guest,
         }
 
-    async def _accept(
-        self, message: Incoming, body: MessageBody, ticket: Ticket | None, pending: tuple[int, ...] = ()
-    ) -> Submission:
+    async def _accept(self, message: Incoming, body: MessageBody, pending: tuple[int, ...] = ()) -> Submission:
         """Return once the message is on disk. A second message with the same run id starts nothing.
 
-        ``ticket`` is the message's place in the admission order, and ``pending`` is ``Accept.pending``.
+        ``pending`` is ``Accept.pending``.
         """
         runtime, session, now = self._runtime, message.facts.session, self._runtime.clock.now_ms()
 
@@ -576,7 +563,7 @@ class Pipeline:
         channel = message.route.channel or message.source
         settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
         accepted = message.for_ledger(entry["sessionId"], body, message.run_id, pending)
-        submission = await self._runs.submit(accepted, settings, message.watcher, ticket, written)
+        submission = await self._runs.submit(accepted, settings, message.watcher, written)
         faults.point("ack")
         return submission
 
@@ -631,11 +618,8 @@ class Pipeline:
             extra_system_prompt=row.body.extra_system_prompt,
             skills=row.body.skills,
         )
-        ticket = await self._runs.admission.admit(row.session_key)
-        try:
-            await self._accept(message, body, ticket)
-        finally:
-            ticket.done()
+        async with self._runs.admission.admit(row.session_key):
+            await self._accept(message, body)
 
     async def accept_forwarded(self, message: Incoming) -> Result:
         """Accept a message that another node forwarded. Replies to channel messages leave from here."""

@@ -18,7 +18,6 @@ from openclaw.agent.runtime import Runtime
 from openclaw.cluster.claims import session_name
 from openclaw.events import MessageWaits
 from openclaw.messages import INTERNAL, TextBlock, UserMessage
-from openclaw.runs.admission import Ticket
 from openclaw.runs.bookkeeping import Bookkeeping
 from openclaw.runs.endings import Ending, Endings
 from openclaw.runs.lane import BACKLOG, ConcurrencyLimits, Lane, may_share, overflow_text, with_dropped
@@ -77,14 +76,12 @@ class Acceptance:
         message: Accept,
         settings: QueueSettings | None = None,
         watcher: str | None = None,
-        ticket: Ticket | None = None,
         after: Writing | None = None,
     ) -> Submission:
         """Commit the message, then run, queue, steer or refuse it. A message that the ledger has starts nothing.
 
-        ``watcher`` is the connection that asks for the run. ``ticket`` is the message's place in the admission; a
-        message that runs at once keeps it until it asks its model. ``after`` is a write that must be on disk before
-        the message is.
+        ``watcher`` is the connection that asks for the run. ``after`` is a write that must be on disk before the
+        message is.
         """
         if self._stopping:
             # It gets no answer: the connection that it came by is about to close, and its sender asks again. If
@@ -130,12 +127,7 @@ class Acceptance:
         self.remember(run)
         if watcher is not None:
             run.emit(RunWatched(watcher))
-        if ticket is not None:
-            run.ticket, ticket.runs = ticket, True
-        queued = await self._place(run, settings)
-        if queued:
-            run.release_ticket()
-        return Submission(row, True, queued, run)
+        return Submission(row, True, await self._place(run, settings), run)
 
     def remember(self, run: Run) -> None:
         """Add the run to the index, with everyone who follows it from its beginning."""

@@ -19,7 +19,6 @@ from openclaw.agent.run_result import RunResult
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import Files
-from openclaw.runs.admission import Ticket
 from openclaw.runs.queue_settings import QueueSettings
 from openclaw.runs.reasons import reason_text
 from openclaw.storage.disk_errors import DiskWait
@@ -127,8 +126,6 @@ class Run:
         self.model = ""
         """The model that answers, as ``provider/model``. Empty until it is known."""
         self.thinking = ""
-        self.ticket: Ticket | None = None
-        """The message's place in the admission."""
         self._followers: list[Follower] = []
         self._ended = asyncio.Event()
 
@@ -195,12 +192,6 @@ class Run:
 
     def note_model_call(self) -> None:
         self.asked_model = True
-        self.release_ticket()
-
-    def release_ticket(self) -> None:
-        """Admit another message. Called when the run asks its model, waits, or ends."""
-        if self.ticket is not None:
-            self.ticket.release()
 
     def absorb(self, other: Run) -> None:
         """Answer the message of another run as well."""
@@ -212,7 +203,6 @@ class Run:
     def end(self, state: RunState, now_ms: int, error: str | None = None, result: RunResult | None = None) -> None:
         self.state, self.ended_at, self.error, self.result = state, now_ms, error, result
         self._ended.set()
-        self.release_ticket()
 
     def finish(self) -> None:
         """Report the end to the followers."""

@@ -11,7 +11,7 @@ from openclaw.cluster.claims import session_name
 from openclaw.config.agents import default_agent_id
 from openclaw.events import MessageWaits
 from openclaw.runs.accept import Acceptance, Submission
-from openclaw.runs.admission import Admission, Ticket
+from openclaw.runs.admission import Admission
 from openclaw.runs.bookkeeping import Bookkeeping
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.endings import Endings
@@ -87,11 +87,10 @@ class Runs:
         message: Accept,
         settings: QueueSettings | None = None,
         watcher: str | None = None,
-        ticket: Ticket | None = None,
         after: Writing | None = None,
     ) -> Submission:
         """Commit the message, then run, queue, steer or refuse it (``Acceptance.submit``)."""
-        return await self._acceptance.submit(message, settings, watcher, ticket, after)
+        return await self._acceptance.submit(message, settings, watcher, after)
 
     def _lane(self, session_key: str) -> Lane:
         lane = self._lanes.get(session_key)
