@@ -13,8 +13,8 @@ from openclaw.protocol.result import Result
 
 FAMILIES = {family.__name__.rsplit(".", 1)[-1]: family.methods.registered() for family in METHOD_FAMILIES}
 NOT_TYPED_YET = {
-    *("agents", "browser", "channels", "chat", "config", "context", "cron", "exec_approvals", "extensions"),
-    *("memory", "messages", "models", "nodes", "system"),
+    *("browser", "channels", "config", "context", "cron", "exec_approvals", "extensions"),
+    *("memory", "models", "nodes", "system"),
 }
 """Families with handlers that return plain dictionaries. It only shrinks."""
 

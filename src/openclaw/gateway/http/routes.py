@@ -47,7 +47,7 @@ def http_routes(gateway: Gateway) -> list[HttpRoute]:
     )
 
     async def avatar_of(agent_id: str) -> str:
-        return str((await identity_of(gateway, agent_id))["avatar"])
+        return (await identity_of(gateway.runtime, agent_id)).avatar
 
     monitoring = Monitoring(
         gateway.metrics,

@@ -12,16 +12,30 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES
+from openclaw.agent.runtime import Runtime
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
 from openclaw.config.schema.agents import BindingMatch
-from openclaw.gateway.gateway import Gateway
+from openclaw.config.store import ConfigStore
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.session_views import model_defaults
 from openclaw.path_opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
+from openclaw.protocol.agents import (
+    AgentBound,
+    AgentChanged,
+    AgentCreated,
+    AgentDeleted,
+    AgentFile,
+    AgentFiles,
+    AgentFileView,
+    AgentFileWritten,
+    AgentIdentity,
+    AgentList,
+    AgentView,
+)
 from openclaw.runs.session_change import delete_session
 from openclaw.sessions.keys import SessionRef, agent_of
 from openclaw.storage.session_query import SessionQuery, in_pages
@@ -44,41 +58,30 @@ class AgentsList(Params):
 
 
 @methods.add("agents.list", AgentsList)
-async def list_agents(call: MethodCall, params: AgentsList) -> Any:
+async def list_agents(call: MethodCall, params: AgentsList) -> AgentList:
     """The configured agents and which one is the default."""
-    config = call.gateway.runtime.config.current
-    agents: list[dict[str, Any]] = []
+    runtime = call.gateway.runtime
+    config = runtime.config.current
+    agents: list[AgentView] = []
     for agent_id in agent_ids(config):
-        listed = agent_config(config, agent_id)
-        agent: dict[str, Any] = {"id": agent_id}
-        if listed is not None and listed.name:
-            agent["name"] = listed.name
-        if listed is not None and (identity := _given(listed.identity)):
-            agent["identity"] = identity
-        agents.append({**agent, **_details(call.gateway, agent_id)} if params.details else agent)
-    return {
-        "defaultId": default_agent_id(config),
-        "mainKey": main_key(config),
-        "scope": config.session.scope,
-        "agents": agents,
-    }
+        view, listed = AgentView(agent_id), agent_config(config, agent_id)
+        if listed is not None:
+            view.name, view.identity = listed.name or None, _identity_fields(listed.identity)
+        if params.details:
+            _add_details(view, runtime)
+        agents.append(view)
+    return AgentList(default_agent_id(config), main_key(config), config.session.scope, agents)
 
 
-def _details(gateway: Gateway, agent_id: str) -> dict[str, Any]:
-    config = gateway.runtime.config.current
-    listed = agent_config(config, agent_id)
-    given = listed.agent_dir if listed is not None else None
-    bound = [one.match for one in config.bindings if normalize_agent_id(one.agent_id) == agent_id]
-    chosen = model_defaults(gateway.runtime, agent_id)
-    return {
-        "workspace": str(workspace_dir(config, gateway.runtime.state_dir, agent_id)),
-        "agentDir": str(
-            Path(given).expanduser() if given else Path(agent_dir(gateway.runtime.state_dir, agent_id), "agent")
-        ),
-        "model": f"{chosen.model_provider}/{chosen.model}" if chosen.model else None,
-        "bindings": len(bound),
-        "routes": [_route(match) for match in bound],
-    }
+def _add_details(view: AgentView, runtime: Runtime) -> None:
+    config, usual = runtime.config.current, model_defaults(runtime, view.id)
+    listed = agent_config(config, view.id)
+    folder = listed.agent_dir if listed is not None else None
+    bound = [binding.match for binding in config.bindings if normalize_agent_id(binding.agent_id) == view.id]
+    view.workspace = str(workspace_dir(config, runtime.state_dir, view.id))
+    view.agent_dir = str(Path(folder).expanduser() if folder else Path(agent_dir(runtime.state_dir, view.id), "agent"))
+    view.model = f"{usual.model_provider}/{usual.model}" if usual.model else None
+    view.bindings, view.routes = len(bound), [_route(match) for match in bound]
 
 
 def _route(match: BindingMatch) -> str:
@@ -98,7 +101,7 @@ class AgentsCreate(Params):
 
 
 @methods.add("agents.create", AgentsCreate)
-async def create(call: MethodCall, params: AgentsCreate) -> Any:
+async def create(call: MethodCall, params: AgentsCreate) -> AgentCreated:
     """Adds an agent to the configuration and makes its workspace."""
     gateway = call.gateway
     agent_id = normalize_agent_id(params.name)
@@ -112,14 +115,14 @@ async def create(call: MethodCall, params: AgentsCreate) -> Any:
     given = {"workspace": params.workspace, "model": params.model, "identity": identity}
     fields |= {name: value for name, value in given.items() if value}
     # The first entry of the list is the default agent, so the present default agent must stay first.
-    listed = _listed(gateway) if config.agents.list else [{"id": default_agent_id(config)}]
+    listed = _listed(gateway.runtime.config) if config.agents.list else [{"id": default_agent_id(config)}]
     await patch_config(gateway.runtime.config, {"agents": {"list": [*listed, fields]}})
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     try:
         await asyncio.to_thread(_introduce, workspace, params)
     except PathRefused as error:
         raise MethodError(f"the agent was made, but its name was not written down: {error}") from None
-    return {"ok": True, "agentId": agent_id, "name": params.name.strip(), "workspace": str(workspace)}
+    return AgentCreated(True, agent_id, params.name.strip(), str(workspace))
 
 
 def _introduce(workspace: Path, params: AgentsCreate) -> None:
@@ -150,11 +153,11 @@ class AgentsUpdate(Params):
 
 
 @methods.add("agents.update", AgentsUpdate)
-async def update(call: MethodCall, params: AgentsUpdate) -> Any:
+async def update(call: MethodCall, params: AgentsUpdate) -> AgentChanged:
     """Changes the name, workspace, model or avatar of an agent."""
     gateway = call.gateway
-    agent_id = _known(gateway, params.agent_id)
-    listed = _listed(gateway, agent_id) or [{"id": agent_id}]
+    agent_id = _configured_id(gateway.runtime.config, params.agent_id)
+    listed = _listed(gateway.runtime.config, agent_id) or [{"id": agent_id}]
     given = {"name": params.name, "workspace": params.workspace, "model": params.model}
     changes = {name: value for name, value in given.items() if value}
     for entry in listed:
@@ -163,7 +166,7 @@ async def update(call: MethodCall, params: AgentsUpdate) -> Any:
             if params.avatar:
                 entry["identity"] = {**entry.get("identity", {}), "avatar": params.avatar}
     await patch_config(gateway.runtime.config, {"agents": {"list": listed}})
-    return {"ok": True, "agentId": agent_id}
+    return AgentChanged(True, agent_id)
 
 
 class AgentsDelete(Params):
@@ -172,22 +175,24 @@ class AgentsDelete(Params):
 
 
 @methods.add("agents.delete", AgentsDelete)
-async def delete(call: MethodCall, params: AgentsDelete) -> Any:
+async def delete(call: MethodCall, params: AgentsDelete) -> AgentDeleted:
     """Removes an agent from the configuration and moves its files to the trash folder.
 
     Sessions in a database are removed there, and their transcripts stay as archived ones.
     """
     gateway = call.gateway
-    agent_id = _known(gateway, params.agent_id)
+    agent_id = _configured_id(gateway.runtime.config, params.agent_id)
     if agent_id == RESERVED:
         raise MethodError('"main" cannot be deleted')
     parsed = gateway.runtime.config.snapshot.parsed
-    listed = [entry for entry in _listed(gateway, agent_id) if normalize_agent_id(str(entry.get("id"))) != agent_id]
+    own = _listed(gateway.runtime.config, agent_id)
+    listed = [entry for entry in own if normalize_agent_id(str(entry.get("id"))) != agent_id]
     bindings: list[Any] = list(parsed.get("bindings") or [])
-    kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
+    remaining = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await patch_config(
-        gateway.runtime.config, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})}
+        gateway.runtime.config,
+        {"agents": {"list": listed}, **({"bindings": remaining} if remaining != bindings else {})},
     )
     if params.delete_files and not gateway.runtime.stores.on_files:
         rows = [row async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))]
@@ -206,7 +211,7 @@ async def delete(call: MethodCall, params: AgentsDelete) -> Any:
         folders = (workspace, Path(agent_dir(gateway.runtime.state_dir, agent_id)))
         own = [path for path in folders if os.path.realpath(path).startswith(state)]
         await asyncio.to_thread(_throw_away, own, trash)
-    return {"ok": True, "agentId": agent_id, "removedBindings": len(bindings) - len(kept)}
+    return AgentDeleted(True, agent_id, len(bindings) - len(remaining))
 
 
 def _throw_away(paths: list[Path], trash: Path) -> None:
@@ -225,10 +230,10 @@ class AgentsBind(Params):
 
 
 @methods.add("agents.bind", AgentsBind)
-async def bind(call: MethodCall, params: AgentsBind) -> Any:
+async def bind(call: MethodCall, params: AgentsBind) -> AgentBound:
     """Routes the messages of a channel, an account or a chat to this agent."""
     gateway = call.gateway
-    agent_id = _known(gateway, params.agent_id)
+    agent_id = _configured_id(gateway.runtime.config, params.agent_id)
     match: dict[str, Any] = {"channel": params.channel.strip().lower()}
     if params.account_id:
         match["accountId"] = params.account_id
@@ -239,22 +244,22 @@ async def bind(call: MethodCall, params: AgentsBind) -> Any:
     added = binding not in bindings
     if added:
         await patch_config(gateway.runtime.config, {"bindings": [*bindings, binding]})
-    return {"ok": True, "agentId": agent_id, "binding": binding, "added": added}
+    return AgentBound(True, agent_id, binding, added)
 
 
-def _known(gateway: Gateway, name: str) -> str:
+def _configured_id(config: ConfigStore, name: str) -> str:
     agent_id = normalize_agent_id(name)
-    if agent_id not in agent_ids(gateway.runtime.config.current):
+    if agent_id not in agent_ids(config.current):
         raise MethodError(f'unknown agent id "{agent_id}"')
     return agent_id
 
 
-def _listed(gateway: Gateway, agent_id: str | None = None) -> list[dict[str, Any]]:
+def _listed(config: ConfigStore, agent_id: str | None = None) -> list[dict[str, Any]]:
     """The agents in the configuration file itself. Raises ``MethodError`` if an included file has ``agent_id``."""
-    agents = gateway.runtime.config.snapshot.parsed.get("agents") or {}
+    agents = config.snapshot.parsed.get("agents") or {}
     own = [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
-    known = {normalize_agent_id(str(entry.get("id"))) for entry in own}
-    if agent_id is not None and agent_id not in known and gateway.runtime.config.current.agents.list:
+    own_ids = {normalize_agent_id(str(entry.get("id"))) for entry in own}
+    if agent_id is not None and agent_id not in own_ids and config.current.agents.list:
         raise MethodError(f'agent "{agent_id}" is listed in a file that the configuration includes; change it there')
     return own
 
@@ -268,7 +273,7 @@ class IdentityGet(Params):
 
 
 @methods.add("agent.identity.get", IdentityGet)
-async def identity(call: MethodCall, params: IdentityGet) -> Any:
+async def identity(call: MethodCall, params: IdentityGet) -> AgentIdentity:
     """Who the agent is. The Control UI's setting comes first, then the agent's, then the agent's own IDENTITY.md."""
     config = call.gateway.runtime.config.current
     default = default_agent_id(config)
@@ -276,32 +281,31 @@ async def identity(call: MethodCall, params: IdentityGet) -> Any:
     of_key = agent_of(call.gateway.canonical_key(params.session_key), default_agent=default)
     if named and params.session_key and named != of_key:
         raise MethodError(f'agent "{named}" does not match session key agent "{of_key}"')
-    return await identity_of(call.gateway, named or (of_key if params.session_key else default))
+    return await identity_of(call.gateway.runtime, named or (of_key if params.session_key else default))
 
 
-async def identity_of(gateway: Gateway, agent_id: str) -> dict[str, Any]:
-    config = gateway.runtime.config.current
+async def identity_of(runtime: Runtime, agent_id: str) -> AgentIdentity:
+    config = runtime.config.current
     listed = agent_config(config, agent_id)
-    workspace = workspace_dir(config, gateway.runtime.state_dir, agent_id)
-    written = await asyncio.to_thread(read_identity, workspace)
-    configured = _given(listed.identity) if listed is not None else {}
-    assistant = config.ui.assistant
-    chosen = {"name": _unless(assistant.name, DEFAULT_NAME), "avatar": _unless(assistant.avatar, DEFAULT_AVATAR)}
-    answer: dict[str, Any] = {"agentId": agent_id}
-    listed_name = listed.name if listed is not None else None
-    answer["name"] = chosen["name"] or configured.get("name") or listed_name or written.get("name") or DEFAULT_NAME
+    written = await asyncio.to_thread(read_identity, workspace_dir(config, runtime.state_dir, agent_id))
+    configured = _identity_fields(listed.identity) if listed is not None else {}
+    assistant, listed_name = config.ui.assistant, listed.name if listed is not None else None
     emoji = configured.get("emoji") or written.get("emoji")
-    answer["avatar"] = chosen["avatar"] or configured.get("avatar") or written.get("avatar") or emoji or DEFAULT_AVATAR
-    if emoji:
-        answer["emoji"] = emoji
-    return answer
+    names = (_unless(assistant.name, DEFAULT_NAME), configured.get("name"), listed_name, written.get("name"))
+    avatars = (_unless(assistant.avatar, DEFAULT_AVATAR), configured.get("avatar"), written.get("avatar"), emoji)
+    return AgentIdentity(
+        agent_id=agent_id,
+        name=next(filter(None, names), DEFAULT_NAME),
+        avatar=next(filter(None, avatars), DEFAULT_AVATAR),
+        emoji=emoji or None,
+    )
 
 
 def _unless(value: str, default: str) -> str | None:
     return value if value and value != default else None
 
 
-def _given(record: Any) -> dict[str, str]:
+def _identity_fields(record: Any) -> dict[str, str]:
     values = {name: getattr(record, name, None) for name in ("name", "theme", "emoji", "avatar")}
     return {name: value for name, value in values.items() if value}
 
@@ -329,15 +333,14 @@ class FilesList(Params):
 
 
 @methods.add("agents.files.list", FilesList)
-async def list_files(call: MethodCall, params: FilesList) -> Any:
+async def list_files(call: MethodCall, params: FilesList) -> AgentFiles:
     """The files that make an agent who it is, with their sizes."""
-    agent_id, workspace = _workspace(call.gateway, params.agent_id)
+    agent_id, workspace = _workspace(call.gateway.runtime, params.agent_id)
     files = await asyncio.to_thread(lambda: [_file_view(workspace, name) for name in FILES])
-    there = {file["name"] for file in files if not file["missing"]}
+    present = {file.name for file in files if not file.missing}
     # The long-term notes are shown as a file that can be written, under the name they have or the usual one.
-    other = "memory.md" if "MEMORY.md" in there or "memory.md" not in there else "MEMORY.md"
-    shown = [file for file in files if file["name"] != other]
-    return {"agentId": agent_id, "workspace": str(workspace), "files": shown}
+    other = "memory.md" if "MEMORY.md" in present or "memory.md" not in present else "MEMORY.md"
+    return AgentFiles(agent_id, str(workspace), [file for file in files if file.name != other])
 
 
 class FilesGet(FilesList):
@@ -345,9 +348,9 @@ class FilesGet(FilesList):
 
 
 @methods.add("agents.files.get", FilesGet)
-async def get_file(call: MethodCall, params: FilesGet) -> Any:
+async def get_file(call: MethodCall, params: FilesGet) -> AgentFile:
     """The text of one of these files."""
-    agent_id, workspace = _workspace(call.gateway, params.agent_id)
+    agent_id, workspace = _workspace(call.gateway.runtime, params.agent_id)
     name = _file_name(params.name)
     view = await asyncio.to_thread(_file_view, workspace, name)
 
@@ -356,12 +359,12 @@ async def get_file(call: MethodCall, params: FilesGet) -> Any:
             return file.read(MAX_FILE_BYTES).decode("utf-8", "replace")
 
     try:
-        view["content"] = await asyncio.to_thread(read)
+        view.content = await asyncio.to_thread(read)
     except FileMissing:
-        view["missing"] = True
+        view.missing = True
     except PathRefused as error:
         raise MethodError(str(error)) from None
-    return {"agentId": agent_id, "workspace": str(workspace), "file": view}
+    return AgentFile(agent_id, str(workspace), view)
 
 
 class FilesSet(FilesGet):
@@ -369,9 +372,9 @@ class FilesSet(FilesGet):
 
 
 @methods.add("agents.files.set", FilesSet)
-async def set_file(call: MethodCall, params: FilesSet) -> Any:
+async def set_file(call: MethodCall, params: FilesSet) -> AgentFileWritten:
     """Writes one of these files."""
-    agent_id, workspace = _workspace(call.gateway, params.agent_id)
+    agent_id, workspace = _workspace(call.gateway.runtime, params.agent_id)
     name, content = _file_name(params.name), params.content
 
     def write() -> None:
@@ -384,12 +387,13 @@ async def set_file(call: MethodCall, params: FilesSet) -> Any:
     except PathRefused as error:
         raise MethodError(str(error)) from None
     view = await asyncio.to_thread(_file_view, workspace, name)
-    return {"ok": True, "agentId": agent_id, "workspace": str(workspace), "file": {**view, "content": content}}
+    view.content = content
+    return AgentFileWritten(True, agent_id, str(workspace), view)
 
 
-def _workspace(gateway: Gateway, name: str) -> tuple[str, Path]:
-    agent_id = _known(gateway, name)
-    return agent_id, workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
+def _workspace(runtime: Runtime, name: str) -> tuple[str, Path]:
+    agent_id = _configured_id(runtime.config, name)
+    return agent_id, workspace_dir(runtime.config.current, runtime.state_dir, agent_id)
 
 
 def _file_name(name: str) -> str:
@@ -398,11 +402,12 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _file_view(workspace: Path, name: str) -> dict[str, Any]:
-    view: dict[str, Any] = {"name": name, "path": str(workspace / name)}
+def _file_view(workspace: Path, name: str) -> AgentFileView:
+    view = AgentFileView(name=name, path=str(workspace / name), missing=True)
     try:
         with PathOpener(workspace, confine=True).open_read(name) as file:
             status = os.fstat(file.fileno())
     except (OSError, PathRefused):
-        return {**view, "missing": True}
-    return {**view, "missing": False, "size": status.st_size, "updatedAtMs": int(status.st_mtime * 1000)}
+        return view
+    view.missing, view.size, view.updated_at_ms = False, status.st_size, int(status.st_mtime * 1000)
+    return view

@@ -15,8 +15,8 @@ import msgspec
 from openclaw.agent.recorder import entry_id
 from openclaw.agent.tool_set import opener_of
 from openclaw.config.agents import main_session_key
-from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.sessions import session_model
+from openclaw.gateway.server.events import Broadcaster
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.session_directory import no_session, refuse_subagent
@@ -31,9 +31,33 @@ from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.outbound.answer_filter import is_web, reasoning_message
 from openclaw.outbound.reply_files import Unsendable, workspace_file
 from openclaw.paths import normalize_agent_id
+from openclaw.protocol.chat import (
+    AgentAccepted,
+    AgentAnswer,
+    AgentMeta,
+    ChatAccepted,
+    ChatCommand,
+    ChatCommands,
+    ChatMessages,
+    ChatPage,
+    ChatStopped,
+    MediaFile,
+    MessageDropped,
+    MessageInjected,
+    MessageReworded,
+    PersonText,
+    ReplyPayload,
+    RunMeta,
+    RunReply,
+    RunStatus,
+    RunUnderWay,
+    UsageCounts,
+    WaitingMessage,
+)
 from openclaw.runs.accept import Submission
 from openclaw.runs.reasons import reason_text
 from openclaw.runs.run import Run, RunWatched
+from openclaw.runs.runs import Runs
 from openclaw.sessions.entry import BLOCKED, SessionEntry, last_route
 from openclaw.sessions.keys import SessionRef, group_of, is_subagent, shown_key
 from openclaw.sessions.prompt_prefix import typed_text, without_wrappers
@@ -67,7 +91,7 @@ class ChatSend(Params):
 
 
 @methods.add("chat.send", ChatSend)
-async def send(call: MethodCall, params: ChatSend) -> Any:
+async def send(call: MethodCall, params: ChatSend) -> ChatAccepted | ChatStopped:
     """Accepts a message for a session; the reply follows as events."""
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
     named = await gateway.directory.to_write(params.session_key, params.agent_id)
@@ -98,38 +122,39 @@ async def send(call: MethodCall, params: ChatSend) -> Any:
         entry_fields=_chat_fields(session.key, entry, client.client_info.display_name),
         watcher=client.conn_id,
     )
-    result = await _hand_in(call, message)
+    result = await _submit(call, message)
     if isinstance(result, Accepted):
         answer = _acknowledgement(result.submission)
-        if answer["status"] != "ok":
+        if answer.status != "ok":
             client.finish_after(run_id)
     elif result.stopped is not None:
-        answer = {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
+        return ChatStopped(True, bool(result.stopped), result.stopped, warnings)
     else:
-        answer = {"runId": run_id, "status": "started"}
+        answer = ChatAccepted(run_id, "started")
         client.finish_after(run_id)
         if isinstance(result, Handled):
-            gateway.spawn(_say_after_acknowledgement(call, message, result))
-    return {**answer, "warnings": warnings} if warnings else answer
+            gateway.spawn(_reply_after_acknowledgement(call, message, result))
+    answer.warnings = warnings
+    return answer
 
 
-async def _say_after_acknowledgement(call: MethodCall, message: Incoming, result: Handled) -> None:
-    """Says what a command has to say once the client has read that it was accepted.
+async def _reply_after_acknowledgement(call: MethodCall, message: Incoming, result: Handled) -> None:
+    """Send a command's reply once the client has read that the command was accepted.
 
-    A client that gets both in one piece takes up the answer first, and then waits for an answer for ever.
+    A client that gets both in one piece handles the reply first, and then waits for it forever.
     """
     await call.client.sink.until_read()
     await call.gateway.pipeline.answer(message, result)
 
 
-def _acknowledgement(submission: Submission) -> dict[str, Any]:
+def _acknowledgement(submission: Submission) -> ChatAccepted:
     run, row = submission.run, submission.row
     if submission.new:
-        return {"runId": row.run_id, "status": "started", **({"queued": True} if submission.queued else {})}
+        return ChatAccepted(row.run_id, "started", submission.queued)
     if not _has_ended(run, row):
-        return {"runId": row.run_id, "status": "in_flight"}
+        return ChatAccepted(row.run_id, "in_flight")
     _check_not_failed(run, row)
-    return {"runId": row.run_id, "status": "ok"}
+    return ChatAccepted(row.run_id, "ok")
 
 
 def _has_ended(run: Run | None, row: LedgerRow) -> bool:
@@ -164,8 +189,8 @@ def _chat_fields(key: str, entry: SessionEntry | None, writer: str | None) -> di
 # What ``chat.send`` and ``agent`` share
 
 
-async def _hand_in(call: MethodCall, message: Incoming) -> Accepted | Handled | TakenElsewhere:
-    """Hands a message of a client to the pipeline. The client gets the events of its run from now on.
+async def _submit(call: MethodCall, message: Incoming) -> Accepted | Handled | TakenElsewhere:
+    """Submit a message of a client to the pipeline. The client gets the events of its run from now on.
 
     ``TakenElsewhere`` is a command that another node has carried out and answers, because it owns the session.
     """
@@ -228,7 +253,7 @@ class AgentParams(Params):
 
 
 @methods.add("agent", AgentParams)
-async def agent(call: MethodCall, params: AgentParams) -> Any:
+async def agent(call: MethodCall, params: AgentParams) -> AgentAnswer:
     """Runs one turn of an agent: an early answer when it is accepted, the result at its end."""
     gateway = call.gateway
     kinds = gateway.channel_services.channels.kinds
@@ -257,19 +282,18 @@ async def agent(call: MethodCall, params: AgentParams) -> Any:
         entry_fields=_agent_fields(params, session),
         watcher=call.client.conn_id,
     )
-    result = await _hand_in(call, message)
+    result = await _submit(call, message)
     if isinstance(result, Handled | TakenElsewhere):
         return await _command_result(call, message, result)
     run, row = result.submission.run, result.submission.row
     if result.submission.new or not _has_ended(run, row):
-        call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
+        call.respond(AgentAccepted(params.idempotency_key, "accepted", row.accepted_at))
     await gateway.runs.index.wait(row.run_id, None)
     if run is not None and run.ended:
         answer = _run_result(run)
     else:
         answer = _stored_result(await gateway.runtime.stores.ledger.by_run(row.run_id) or row)
-    said = [_payload(text) for text in result.side_replies]
-    answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
+    answer.result.payloads = [*map(_payload, result.side_replies), *answer.result.payloads]
     return answer
 
 
@@ -324,42 +348,40 @@ def _agent_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _run_result(run: Run) -> dict[str, Any]:
+def _run_result(run: Run) -> AgentAnswer:
     _check_not_failed(run, run.row)
     result = run.result
     assert result is not None
-    meta = {
-        "durationMs": result.duration_ms,
-        "agentMeta": {
-            "sessionId": result.session_id,
-            "provider": result.account.provider,
-            "model": result.account.model,
-            **({"usage": _usage(result.account.usage)} if result.account.usage else {}),
-        },
-        "aborted": run.state == "aborted",
-        "systemPromptReport": result.account.report.whole() if result.account.report else {},
-    }
-    reasoning = reasoning_message(result.reasoning)
-    said = [_payload(one.text, one.media) for one in result.shown] or (
+    account = result.account
+    meta = RunMeta(
+        duration_ms=result.duration_ms,
+        agent_meta=AgentMeta(
+            result.session_id, account.provider, account.model, _usage(account.usage) if account.usage else None
+        ),
+        aborted=run.state == "aborted",
+        system_prompt_report=account.report.whole() if account.report else {},
+    )
+    payloads = [_payload(reasoning)] if (reasoning := reasoning_message(result.reasoning)) else []
+    payloads += [_payload(message.text, message.media) for message in result.shown] or (
         [_payload(result.notice)] if result.notice else []
     )
-    return _completed(run.run_id, [_payload(reasoning), *said] if reasoning else said, meta)
+    return _completed(run.run_id, payloads, meta)
 
 
-def _stored_result(row: LedgerRow) -> dict[str, Any]:
-    """Returns what the ledger knows of a run that ended long ago, before this Gateway started, or at another node."""
+def _stored_result(row: LedgerRow) -> AgentAnswer:
+    """Return what the ledger has of a run that ended before this Gateway started, or at another node."""
     _check_not_failed(None, row)
     stored = row.result or {}
     text, media = stored.get("text"), stored.get("media") or []
-    meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}
+    meta = RunMeta(agent_meta=AgentMeta(stored.get("sessionId")), aborted=row.state == "superseded")
     return _completed(row.run_id, [_payload(text or "", media)] if text or media else [], meta)
 
 
-async def _command_result(call: MethodCall, message: Incoming, handled: Handled | TakenElsewhere) -> dict[str, Any]:
-    """Answers a command. The answer has the shape of a run's."""
+async def _command_result(call: MethodCall, message: Incoming, handled: Handled | TakenElsewhere) -> AgentAnswer:
+    """Answer a command. The answer has the shape of a run's."""
     gateway, run_id = call.gateway, message.run_id
     began = gateway.runtime.clock.now_ms()
-    call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
+    call.respond(AgentAccepted(run_id, "accepted", began))
     if isinstance(handled, Handled):
         reply = await gateway.pipeline.answer(message, handled)
     elif handled.stopped is None:
@@ -367,39 +389,33 @@ async def _command_result(call: MethodCall, message: Incoming, handled: Handled 
         row = await gateway.runtime.stores.ledger.by_run(run_id)
         reply = (row.result or {}).get("text") if row is not None else None
     else:
-        reply = None  # A stop is not answered in words.
+        reply = None  # A stop has no reply.
     entry = await gateway.directory.entry(message.facts.session)
-    meta = {
-        "durationMs": gateway.runtime.clock.now_ms() - began,
-        "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
-        "aborted": False,
-    }
+    meta = RunMeta(
+        duration_ms=gateway.runtime.clock.now_ms() - began,
+        agent_meta=AgentMeta(entry["sessionId"] if entry else None),
+        aborted=False,
+    )
     return _completed(run_id, [_payload(reply)] if reply else [], meta)
 
 
-def _completed(run_id: str, payloads: list[dict[str, Any]], meta: dict[str, Any]) -> dict[str, Any]:
-    """The last answer of ``agent``."""
-    return {
-        "runId": run_id,
-        "status": "ok",
-        "summary": "aborted" if meta["aborted"] else "completed",
-        "result": {"payloads": payloads, "meta": meta},
-    }
+def _completed(run_id: str, payloads: list[ReplyPayload], meta: RunMeta) -> AgentAnswer:
+    """Return the last answer of ``agent``."""
+    return AgentAnswer(run_id, "ok", "aborted" if meta.aborted else "completed", RunReply(payloads, meta))
 
 
-def _payload(text: str, media: Sequence[str] = ()) -> dict[str, Any]:
-    """One message of an answer, as clients get it: the text and the files that go with it, by address."""
-    said: dict[str, Any] = {"text": text, "mediaUrl": media[0] if media else None}
-    return {**said, "mediaUrls": list(media)} if media else said
+def _payload(text: str, media: Sequence[str] = ()) -> ReplyPayload:
+    return ReplyPayload(text, media[0] if media else None, list(media))
 
 
-def _usage(usage: Usage) -> dict[str, int]:
-    counts = {"input": usage.input, "output": usage.output}
-    if usage.cache_read:
-        counts["cacheRead"] = usage.cache_read
-    if usage.cache_write:
-        counts["cacheWrite"] = usage.cache_write
-    return {**counts, "total": usage.total_tokens}
+def _usage(usage: Usage) -> UsageCounts:
+    return UsageCounts(
+        input=usage.input,
+        output=usage.output,
+        cache_read=usage.cache_read,
+        cache_write=usage.cache_write,
+        total=usage.total_tokens,
+    )
 
 
 class AgentWait(Params):
@@ -408,12 +424,10 @@ class AgentWait(Params):
 
 
 @methods.add("agent.wait", AgentWait)
-async def wait(call: MethodCall, params: AgentWait) -> Any:
+async def wait(call: MethodCall, params: AgentWait) -> RunStatus:
     """Waits for the end of a run, and says how it went."""
     outcome = await call.gateway.runs.index.wait(params.run_id, params.timeout_ms / 1000)
-    known = {"startedAt": outcome.started_at, "endedAt": outcome.ended_at, "error": outcome.error}
-    told = {name: value for name, value in known.items() if value is not None}
-    return {"runId": params.run_id, "status": outcome.status, **told}
+    return RunStatus(params.run_id, outcome.status, outcome.started_at, outcome.ended_at, outcome.error)
 
 
 # Runs and messages under way
@@ -425,7 +439,7 @@ class ChatAbort(Params):
 
 
 @methods.add("chat.abort", ChatAbort)
-async def abort(call: MethodCall, params: ChatAbort) -> Any:
+async def abort(call: MethodCall, params: ChatAbort) -> ChatStopped:
     """Stops the run of a session, or one run, and what waits with it."""
     target, runs = call.gateway.directory.target(params.session_key), call.gateway.runs
     async with call.gateway.directory.order.of(target.key):
@@ -446,7 +460,7 @@ async def abort(call: MethodCall, params: ChatAbort) -> Any:
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.stores.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
-    return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
+    return ChatStopped(True, bool(stopped), stopped)
 
 
 def _meant_runs(call: MethodCall, session_key: str, named: Run) -> list[str]:
@@ -471,14 +485,14 @@ class ChatDrop(Params):
 
 
 @methods.add("chat.drop", ChatDrop)
-async def drop(call: MethodCall, params: ChatDrop) -> Any:
+async def drop(call: MethodCall, params: ChatDrop) -> MessageDropped:
     """Takes one waiting message out of the queue. A message that is running already is not stopped."""
     target = call.gateway.directory.target(params.session_key)
     runs = call.gateway.runs
     if not any(run.run_id == params.run_id for run in runs.waiting(target.key)):
-        return {"ok": True, "dropped": False}
+        return MessageDropped(True, False)
     dropped = await runs.abort(target.key, params.run_id, AbortReason.REMOVED)
-    return {"ok": True, "dropped": bool(dropped)}
+    return MessageDropped(True, bool(dropped))
 
 
 class ChatReword(Params):
@@ -488,7 +502,7 @@ class ChatReword(Params):
 
 
 @methods.add("chat.reword", ChatReword)
-async def reword(call: MethodCall, params: ChatReword) -> Any:
+async def reword(call: MethodCall, params: ChatReword) -> MessageReworded:
     """Gives a waiting message of the owner other words. It keeps its place in the queue, its time and its pictures.
 
     A message that is running already is left as it is: ``reworded`` is false then.
@@ -508,7 +522,7 @@ async def reword(call: MethodCall, params: ChatReword) -> Any:
         written = params.message if disarmed(params.message, of_owner=True) != params.message else ""
         return msgspec.structs.replace(body, prompt=f"{head}{params.message}{tail}", written=written)
 
-    return {"ok": True, "reworded": await call.gateway.runs.reword(target.key, params.run_id, changed)}
+    return MessageReworded(True, await call.gateway.runs.reword(target.key, params.run_id, changed))
 
 
 # What a client is shown
@@ -522,30 +536,27 @@ class ChatHistory(Params):
 
 
 @methods.add("chat.history", ChatHistory)
-async def history(call: MethodCall, params: ChatHistory) -> Any:
+async def history(call: MethodCall, params: ChatHistory) -> ChatMessages:
     """The last messages of a session."""
     target = call.gateway.directory.target(params.session_key)
     entry = await call.gateway.directory.entry(target)
-    answer: dict[str, Any] = {"sessionKey": params.session_key}
     if entry is None:
-        return {**answer, "messages": []}
-    answer["sessionId"] = entry["sessionId"]
+        return ChatMessages(session_key=params.session_key, messages=[])
     entries = await call.gateway.runtime.stores.transcripts.tail(transcript_ref(target.agent_id, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
-    answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
-    return {**answer, **_levels(call.gateway, target, entry)}
-
-
-def _levels(gateway: Gateway, target: SessionRef, entry: SessionEntry) -> dict[str, Any]:
-    """The levels at which the session runs: its own, or else the usual ones. Clients show them beside the messages."""
-    usual = gateway.runtime.config.current.agents.defaults
+    usual = call.gateway.runtime.config.current.agents.defaults
     thinking, verbose = entry.get("thinkingLevel"), entry.get("verboseLevel")
-    if not thinking and (model := session_model({**entry}, target, gateway.runtime)) is not None:
+    if not thinking and (model := session_model({**entry}, target, call.gateway.runtime)) is not None:
         thinking = level_unless_set(model, usual.thinking_default)
     if not verbose and usual.verbose_default != "off":
         verbose = usual.verbose_default
-    levels = {"thinkingLevel": thinking, "verboseLevel": verbose}
-    return {name: level for name, level in levels.items() if level}
+    return ChatMessages(
+        session_key=params.session_key,
+        session_id=entry["sessionId"],
+        messages=read_history(entries, public=params.format == "messages", with_reasoning=reasoning),
+        thinking_level=thinking or None,
+        verbose_level=verbose or None,
+    )
 
 
 class ChatView(Params):
@@ -558,7 +569,7 @@ class ChatView(Params):
 
 
 @methods.add("chat.view", ChatView)
-async def view(call: MethodCall, params: ChatView) -> Any:
+async def view(call: MethodCall, params: ChatView) -> ChatPage:
     """What a page shows of a session: its last messages with their ids, the run under way, and what waits.
 
     Events up to ``seq`` are contained in the answer. The caller gets the tool events of these runs from now on.
@@ -567,45 +578,48 @@ async def view(call: MethodCall, params: ChatView) -> Any:
     target = gateway.directory.target(params.session_key)
     # The number of the last event and the state of the run come first. What happens while the session is read is then
     # in the answer or in a later event, or in both, and never in neither.
-    answer: dict[str, Any] = {"sessionKey": shown_key(target.key), **_under_way(call, target.key)}
+    page = _page_of_runs(target.key, gateway.runs, gateway.broadcaster, call.client.conn_id)
     if params.run_id is not None:
-        answer["asked"] = entry_id(params.run_id, 0)
+        page.asked = entry_id(params.run_id, 0)
     entry = await gateway.directory.entry(target)
     if entry is None:
-        return {**answer, "sessionId": None, "messages": [], "more": False}
+        return page
     ref = transcript_ref(target.agent_id, entry)
     entries = await gateway.runtime.stores.transcripts.tail(ref, params.limit, params.before)
+    page.thinking_level, page.verbose_level = entry.get("thinkingLevel") or None, entry.get("verboseLevel") or None
+    page.reasoning_level, page.label = entry.get("reasoningLevel") or None, entry.get("label") or None
+    page.total_tokens, page.context_tokens = entry.get("totalTokens") or None, entry.get("contextTokens") or None
+    page.model, page.session_id = entry.get("model") or None, entry["sessionId"]
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
-    shown = ("thinkingLevel", "verboseLevel", "reasoningLevel", "label", "totalTokens", "contextTokens", "model")
-    return {
-        **answer,
-        **{name: entry.get(name) for name in shown if entry.get(name)},
-        "sessionId": entry["sessionId"],
-        "messages": page_of_history(entries, with_reasoning=reasoning),
-        "more": len(entries) >= params.limit,
-    }
+    page.messages, page.more = page_of_history(entries, with_reasoning=reasoning), len(entries) >= params.limit
+    return page
 
 
-def _under_way(call: MethodCall, session_key: str) -> dict[str, Any]:
-    gateway = call.gateway
-    broadcaster = gateway.broadcaster
-    running: dict[str, Any] | None = None
-    waiting: list[dict[str, Any]] = []
-    for run in gateway.runs.active(session_key):
-        run.emit(RunWatched(call.client.conn_id))
+def _page_of_runs(session_key: str, runs: Runs, broadcaster: Broadcaster, conn_id: str) -> ChatPage:
+    """Return a page without messages: the run under way, and the messages that wait."""
+    active: RunUnderWay | None = None
+    waiting: list[WaitingMessage] = []
+    for run in runs.active(session_key):
+        run.emit(RunWatched(conn_id))
         body = run.row.body
+        text, images = body.written or typed_text(body.prompt or ""), len(body.images)
         if run.state == "running":
             stream = broadcaster.run_streams.get(run.run_id)
-            running = {"runId": run.run_id, "startedAt": run.started_at, **(stream.so_far() if stream else {})}
+            active = RunUnderWay(run.run_id, run.started_at, **(stream.so_far() if stream else {}))
             if not body.internal:
-                running["said"] = {"id": entry_id(run.run_id, 0), **_said(body)}
+                active.said = PersonText(entry_id(run.run_id, 0), text, images)
         elif not body.internal and not run.ended:
-            waiting.append({"runId": run.run_id, "acceptedAt": run.row.accepted_at, **_said(body)})
-    return {"seq": broadcaster.seq, "epoch": broadcaster.epoch, "run": running, "waiting": waiting}
-
-
-def _said(body: MessageBody) -> dict[str, Any]:
-    return {"text": body.written or typed_text(body.prompt or ""), "images": len(body.images)}
+            waiting.append(WaitingMessage(run.run_id, run.row.accepted_at, text, images))
+    return ChatPage(
+        session_key=shown_key(session_key),
+        seq=broadcaster.seq,
+        epoch=broadcaster.epoch,
+        run=active,
+        waiting=waiting,
+        session_id=None,
+        messages=[],
+        more=False,
+    )
 
 
 class ChatMedia(Params):
@@ -616,7 +630,7 @@ class ChatMedia(Params):
 
 
 @methods.add("chat.media", ChatMedia)
-async def media(call: MethodCall, params: ChatMedia) -> Any:
+async def media(call: MethodCall, params: ChatMedia) -> MediaFile:
     """A file of the workspace that a message of the agent names, in base64. No other file is read.
 
     Addresses on the web are not fetched: the caller opens them.
@@ -636,16 +650,20 @@ async def media(call: MethodCall, params: ChatMedia) -> Any:
         data, name, mime = await workspace_file(named[params.index], opener, MOST_MEDIA_BYTES)
     except Unsendable as problem:
         raise MethodError(f"{problem}") from None
-    return {"fileName": name, "mimeType": mime, "size": len(data), "content": base64.b64encode(data).decode()}
+    return MediaFile(name, mime, len(data), base64.b64encode(data).decode())
 
 
 @methods.add("chat.commands", NoParams)
-async def commands(call: MethodCall) -> Any:
+async def commands(call: MethodCall) -> ChatCommands:
     """The commands that a client may write in a chat, for its palette."""
     config, rights = call.gateway.runtime.config.current, call.client.rights
-    usable = [one for one in COMMANDS if one.enabled(config) and not one.group_only and one.right in rights]
-    shown = ("name", "usage", "help", "category")
-    return {"commands": [{name: getattr(one, name) for name in shown} for one in usable]}
+    return ChatCommands(
+        [
+            ChatCommand(command.name, command.usage, command.help, command.category)
+            for command in COMMANDS
+            if command.enabled(config) and not command.group_only and command.right in rights
+        ]
+    )
 
 
 class ChatInject(Params):
@@ -655,7 +673,7 @@ class ChatInject(Params):
 
 
 @methods.add("chat.inject", ChatInject)
-async def inject(call: MethodCall, params: ChatInject) -> Any:
+async def inject(call: MethodCall, params: ChatInject) -> MessageInjected:
     """Adds an assistant message that no model wrote, such as a note from another program."""
     gateway = call.gateway
     target = gateway.directory.target(params.session_key)
@@ -673,4 +691,4 @@ async def inject(call: MethodCall, params: ChatInject) -> Any:
         "message": shown,
     }
     gateway.broadcaster.publish("chat", payload)
-    return {"ok": True, "messageId": entry_id}
+    return MessageInjected(True, entry_id)

@@ -11,11 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from openclaw.config.agents import user_zone
 from openclaw.gateway.messenger import MessageToSend, SendRefused
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.inbound.held import Waiting
 from openclaw.messages import Route
+from openclaw.protocol.messages import (
+    AnsweringMessage,
+    MessageDelivery,
+    MessageList,
+    MessageView,
+    OutboxPage,
+    OutboxPartView,
+    PartsDropped,
+    PartsRetried,
+    RejectedView,
+    SentMessageView,
+    StateChangeView,
+    ToolCallView,
+    WhyReport,
+)
 from openclaw.runs.delivery_report import delivery_text
 from openclaw.runs.history import LONGEST_NUMBER, MessageHistory, answered_by, find_message, load_history
 from openclaw.runs.reasons import reason_text
@@ -24,13 +40,25 @@ from openclaw.runs.why import explain_message, explain_rejected, summary
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import typed_text
 from openclaw.sessions.reset import previous_sessions
-from openclaw.storage.message_ledger import LedgerRow, MessageState, OutboxRow, PartState, Reason, RejectedMessage
+from openclaw.storage.message_ledger import (
+    Ledger,
+    LedgerRow,
+    MessageState,
+    OutboxRow,
+    PartState,
+    Reason,
+    RejectedMessage,
+)
 from openclaw.storage.session_query import SessionQuery
 from openclaw.storage.transcripts import TranscriptRef
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
+    from openclaw.agent.runtime import Runtime
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.session_directory import SessionDirectory
+    from openclaw.inbound.held import Held
+    from openclaw.runs.runs import Runs
 
 methods = MethodTable()
 LAST_MESSAGES = 10
@@ -56,16 +84,16 @@ class MessagesList(Params):
 
 
 @methods.add("messages.list", MessagesList)
-async def list_messages(call: MethodCall, params: MessagesList) -> Any:
+async def list_messages(call: MethodCall, params: MessagesList) -> MessageList:
     """The accepted messages, newest first."""
     key = None if params.session_key is None else call.gateway.directory.target(params.session_key).key
     rows = await call.gateway.runtime.stores.ledger.recent(session_key=key, state=params.state, limit=params.limit)
-    listed = [row_facts(row) for row in rows]
+    listed = [row_view(row) for row in rows]
     if key is None and params.state is None:
         # What waits for more words of its sender has no session and no number yet.
         waiting = await call.gateway.pipeline.held.waiting()
-        listed = [*(held_facts(one) for one in reversed(waiting)), *listed][: params.limit]
-    return {"ts": call.gateway.runtime.clock.now_ms(), "messages": listed}
+        listed = [*(held_view(held) for held in reversed(waiting)), *listed][: params.limit]
+    return MessageList(call.gateway.runtime.clock.now_ms(), listed)
 
 
 class MessagesGet(Params):
@@ -74,7 +102,7 @@ class MessagesGet(Params):
 
 
 @methods.add("messages.get", MessagesGet)
-async def get(call: MethodCall, params: MessagesGet) -> Any:
+async def get(call: MethodCall, params: MessagesGet) -> MessageView:
     """One accepted message with its changes, tool calls and deliveries."""
     ledger = call.gateway.runtime.stores.ledger
     if params.run_id is not None and params.id is None:
@@ -85,7 +113,7 @@ async def get(call: MethodCall, params: MessagesGet) -> Any:
         raise MethodError("Provide either id or runId (not both)")
     if row is None:
         raise MethodError(f"No message found: {params.run_id or params.id}")
-    return facts(await load_history(call.gateway.runtime, row))
+    return history_view(await load_history(call.gateway.runtime, row))
 
 
 def text_of(row: LedgerRow) -> str:
@@ -93,90 +121,85 @@ def text_of(row: LedgerRow) -> str:
     return clipped(row.body.written or typed_text(row.body.prompt or ""), LONGEST_TEXT)
 
 
-def row_facts(row: LedgerRow) -> dict[str, Any]:
+def row_view(row: LedgerRow) -> MessageView:
     result = row.result or {}
-    return {
-        "id": row.id,
-        "runId": row.run_id,
-        "sessionKey": shown_key(row.session_key),
-        "sessionId": row.session_id,
-        "agentId": row.agent_id,
-        "source": row.source,
-        "channel": row.route.channel or None,
-        "state": row.state,
-        "reason": reason_text(row.reason),
-        "attempts": row.attempts,
-        "acceptedAt": row.accepted_at,
-        "startedAt": row.started_at,
-        "endedAt": row.ended_at,
-        "text": text_of(row),
-        "model": result.get("model"),
-        "answeredBy": answered_by(row),
-        **({"messageIds": row.body.message_ids} if row.body.message_ids else {}),
-        "reply": clipped(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None,
-    }
-
-
-def held_facts(one: Waiting) -> dict[str, Any]:
-    """The facts of a message that is held. It has neither a number nor a session yet."""
-    inbound = one.inbound
-    unknown = (
-        "id",
-        "runId",
-        "sessionKey",
-        "sessionId",
-        "agentId",
-        "startedAt",
-        "endedAt",
-        "model",
-        "answeredBy",
-        "reply",
+    return MessageView(
+        id=row.id,
+        run_id=row.run_id,
+        session_key=shown_key(row.session_key),
+        session_id=row.session_id,
+        agent_id=row.agent_id,
+        source=row.source,
+        channel=row.route.channel or None,
+        state=row.state,
+        reason=reason_text(row.reason),
+        attempts=row.attempts,
+        accepted_at=row.accepted_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        text=text_of(row),
+        model=result.get("model"),
+        answered_by=answered_by(row),
+        message_ids=row.body.message_ids,
+        reply=clipped(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None,
     )
-    return {
-        **dict.fromkeys(unknown),
-        "source": one.channel,
-        "channel": one.channel,
-        "state": "held",
-        "reason": one.words(),
-        "attempts": one.held.attempts,
-        "acceptedAt": inbound.timestamp_ms if inbound else None,
-        "text": clipped(inbound.text, LONGEST_TEXT) if inbound else "",
-        "messageIds": [one.message_id],
-    }
 
 
-def facts(life: MessageHistory) -> dict[str, Any]:
-    """The facts of a message with its changes, tool calls and deliveries."""
-    return {
-        **row_facts(life.row),
-        "changes": [
-            {"at": change.at, "state": change.state, "reason": reason_text(change.reason)} for change in life.changes
-        ],
-        "toolCalls": [
-            {
-                "id": call.call_id,
-                "name": call.name,
-                "ok": call.ok,
-                "startedAt": call.started_at,
-                "finishedAt": call.finished_at,
-                "arguments": clipped(call.arguments, LONGEST_ARGUMENTS),
-            }
-            for call in life.tool_calls
-        ],
-        "deliveries": [{**_delivery_facts(part), "messageId": part.message_id} for part in life.outbox],
-    }
+def held_view(waiting: Waiting) -> MessageView:
+    """Return a message that is held. It has neither a number nor a session yet."""
+    inbound = waiting.inbound
+    return MessageView(
+        id=None,
+        run_id=None,
+        session_key=None,
+        session_id=None,
+        agent_id=None,
+        source=waiting.channel,
+        channel=waiting.channel,
+        state="held",
+        reason=waiting.words(),
+        attempts=waiting.held.attempts,
+        accepted_at=inbound.timestamp_ms if inbound else None,
+        started_at=None,
+        ended_at=None,
+        text=clipped(inbound.text, LONGEST_TEXT) if inbound else "",
+        model=None,
+        answered_by=None,
+        message_ids=[waiting.message_id],
+        reply=None,
+    )
 
 
-def _delivery_facts(part: OutboxRow) -> dict[str, Any]:
+def history_view(history: MessageHistory) -> MessageView:
+    """Return a message with its changes, tool calls and deliveries."""
+    view = row_view(history.row)
+    view.changes = [StateChangeView(change.at, change.state, reason_text(change.reason)) for change in history.changes]
+    view.tool_calls = [
+        ToolCallView(
+            id=call.call_id,
+            name=call.name,
+            ok=call.ok,
+            started_at=call.started_at,
+            finished_at=call.finished_at,
+            arguments=clipped(call.arguments, LONGEST_ARGUMENTS),
+        )
+        for call in history.tool_calls
+    ]
+    view.deliveries = [MessageDelivery(**_delivery_fields(part), message_id=part.message_id) for part in history.outbox]
+    return view
+
+
+def _delivery_fields(part: OutboxRow) -> dict[str, Any]:
+    """Return the fields of ``DeliveryView``."""
     return {
         "part": part.part,
         "channel": part.channel,
         "state": part.state,
         "attempts": part.attempts,
-        "createdAt": part.created_at,
-        "nextAt": part.next_at or None,
+        "created_at": part.created_at,
+        "next_at": part.next_at or None,
         "error": delivery_text(part),
-        "possiblyDuplicate": part.doubts > 0,
+        "possibly_duplicate": part.doubts > 0,
     }
 
 
@@ -189,151 +212,148 @@ class MessagesWhy(Params):
 
 
 @methods.add("messages.why", MessagesWhy)
-async def why(call: MethodCall, params: MessagesWhy) -> Any:
+async def why(call: MethodCall, params: MessagesWhy) -> WhyReport:
     """What became of a message, a run or the messages of a session, in plain words."""
-    found = await _explain(call.gateway, params.ref)
-    return {"ts": call.gateway.runtime.clock.now_ms(), "ref": params.ref, **found}
+    gateway = call.gateway
+    lookup = WhyLookup(gateway.runtime, gateway.runs, gateway.directory, gateway.pipeline.held)
+    return await lookup.explain(params.ref)
 
 
-async def _explain(gateway: Gateway, ref: str) -> dict[str, Any]:
-    """Returns the facts and the ``history`` of a message or a session.
+class WhyLookup:
+    """Finds what a reference means, and explains it."""
 
-    A message goes by its ledger id, its run id, the beginning of its run id or its channel's id, also if it was turned
-    away. A session goes by its key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one
-    run.
-    """
-    name = ref.strip()
-    row = await find_message(gateway.runtime.stores.ledger, name)
-    if row is None:
-        found = await _session(gateway, name)
-        if found is not None:
-            return found
-        if (held := await _held(gateway, name)) is not None:
-            return held
-        if notes := await gateway.runtime.stores.ledger.rejected([name]):
-            return _turned_away(gateway, notes)
-        row = await _by_prefix(gateway, name)
-    return await _why_message(gateway, row)
+    def __init__(self, runtime: Runtime, runs: Runs, directory: SessionDirectory, held: Held) -> None:
+        self._runtime = runtime
+        self._runs = runs
+        self._directory = directory
+        self._held = held
+        self._ledger = runtime.stores.ledger
+        self._now_ms = runtime.clock.now_ms()
+        self._zone = user_zone(runtime.config.current)
 
+    async def explain(self, ref: str) -> WhyReport:
+        """Return the facts and the history of a message or a session.
 
-async def _why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
-    life = await load_history(gateway.runtime, row)
-    story = explain_message(gateway.runtime, gateway.runs, life)
-    story += await _damage(gateway, row.agent_id, row.session_key, row.session_id)
-    answer = {"kind": "message", "message": facts(life), "story": story}
-    answering = await _answering(gateway, row)
-    if answering is not None:
-        theirs = await load_history(gateway.runtime, answering)
-        answer["answeredBy"] = {
-            "message": facts(theirs),
-            "story": explain_message(gateway.runtime, gateway.runs, theirs),
-        }
-    return answer
+        A message goes by its ledger id, its run id, the beginning of its run id or its channel's id, even if it was
+        rejected. A session goes by its key, id or label. Raise ``MethodError`` if the name fits nothing, or more than
+        one run.
+        """
+        report, name = WhyReport(ts=self._now_ms, ref=ref, kind="message", story=[]), ref.strip()
+        row = await find_message(self._ledger, name)
+        if row is None:
+            if await self._explain_session(report, name) or await self._explain_held(report, name):
+                return report
+            if notes := await self._ledger.rejected([name]):
+                report.kind, report.story = "turnedAway", explain_rejected(notes, self._zone)
+                report.turned_away = [_rejected_view(note) for note in notes]
+                return report
+            row = await self._by_prefix(name)
+        history = await load_history(self._runtime, row)
+        report.message, report.story = history_view(history), explain_message(self._runtime, self._runs, history)
+        report.story += await self._damage(row.agent_id, row.session_key, row.session_id)
+        if (answering := await self._answering(row)) is not None:
+            history = await load_history(self._runtime, answering)
+            story = explain_message(self._runtime, self._runs, history)
+            report.answered_by = AnsweringMessage(history_view(history), story)
+        return report
 
+    async def _answering(self, row: LedgerRow) -> LedgerRow | None:
+        """Return the message whose run answered this one, or None if it has a run of its own."""
+        answering: LedgerRow | None = None
+        for _ in range(LONGEST_CHAIN):
+            by = answered_by(answering or row)
+            following = await self._ledger.by_run(by) if by else None
+            if following is None:
+                break
+            answering = following
+        return answering
 
-async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
-    """Returns the message whose run answered this one, or None when it has a run of its own."""
-    found: LedgerRow | None = None
-    for _ in range(LONGEST_CHAIN):
-        by = answered_by(found or row)
-        following = await gateway.runtime.stores.ledger.by_run(by) if by else None
-        if following is None:
-            break
-        found = following
-    return found
+    async def _explain_held(self, report: WhyReport, name: str) -> bool:
+        """Explain a message that was received and not accepted yet."""
+        for waiting in await self._held.waiting() if name else ():
+            if name in (waiting.held.key, waiting.message_id):
+                attempts = waiting.held.attempts
+                tries = f" {attempts} Gateways have tried since it came." if attempts > 1 else ""
+                report.message = held_view(waiting)
+                report.story = [
+                    f"Received from {waiting.channel} and kept; no run has begun: {waiting.words()}.{tries}"
+                ]
+                return True
+        return False
 
+    async def _by_prefix(self, name: str) -> LedgerRow:
+        rows = await self._ledger.runs_beginning(name, 6) if name else []
+        if not rows:
+            raise MethodError(
+                f'Nothing is known of "{clipped(name, 81)}": it is no message, run, session or label. '
+                "`openclaw why main` lists the last messages of the main session."
+            )
+        if len(rows) > 1:
+            ids = ", ".join(clipped(row.run_id, 81) for row in rows[:5]) + (", …" if len(rows) > 5 else "")
+            raise MethodError(f'"{clipped(name, 81)}" is how several runs begin: {ids}. Give more of the one you mean.')
+        return rows[0]
 
-def _turned_away(gateway: Gateway, notes: list[RejectedMessage]) -> dict[str, Any]:
-    """The answer about a message that was not taken in. Its words are not known."""
-    views = [
-        {
-            "messageId": note.message_id,
-            "channel": note.channel,
-            "chat": note.chat or None,
-            "sender": note.sender or None,
-            "code": note.code,
-            "reason": reason_text(Reason(note.code, note.detail)),
-            "count": note.count,
-            "firstAt": note.first_at,
-            "lastAt": note.last_at,
-        }
-        for note in notes
-    ]
-    return {"kind": "turnedAway", "turnedAway": views, "story": explain_rejected(notes, gateway.user_zone())}
+    async def _explain_session(self, report: WhyReport, name: str) -> bool:
+        """Explain the last messages of a session, of an earlier session of its key, or of a deleted one."""
+        if not name:
+            return False
+        session = await self._directory.find(name)
+        if session is not None:
+            rows = await self._ledger.recent(session_key=session.key, limit=LAST_MESSAGES)
+            self._add_session(report, session.key, session.entry["sessionId"], rows)
+            report.story += await self._damage(session.agent_id, session.key, session.entry["sessionId"])
+            return True
+        for row in (await self._runtime.stores.sessions.select(SessionQuery(ever=frozenset({name})))).rows:
+            if any(previous.session_id == name for previous in previous_sessions(row.entry)):
+                rows = await self._ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)
+                rows = [message for message in rows if message.session_id == name][:LAST_MESSAGES]
+                self._add_session(report, row.key, name, rows)
+                return True
+        if key_problem(name):
+            return False
+        deleted = self._directory.target(name).key
+        rows = await self._ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
+        if rows:
+            self._add_session(report, deleted, rows[0].session_id, rows)
+        return bool(rows)
 
+    def _add_session(self, report: WhyReport, key: str, session_id: str, rows: list[LedgerRow]) -> None:
+        """Add the messages of a session, the oldest first."""
+        report.kind, report.session_key, report.session_id = "session", shown_key(key), session_id
+        report.messages = [row_view(row) for row in reversed(rows)]
+        report.story = [summary(row, text_of(row), self._now_ms, self._zone) for row in reversed(rows)]
+        if not report.story:
+            report.story = [f"No message of session {shown_key(key)} is on record."]
 
-async def _held(gateway: Gateway, name: str) -> dict[str, Any] | None:
-    """Returns what is known of a message that was received and not accepted yet."""
-    for one in await gateway.pipeline.held.waiting() if name else ():
-        if name in (one.held.key, one.message_id):
-            tries = f" {one.held.attempts} Gateways have tried since it came." if one.held.attempts > 1 else ""
-            story = [f"Received from {one.channel} and kept; no run has begun: {one.words()}.{tries}"]
-            return {"kind": "message", "message": held_facts(one), "story": story}
-    return None
-
-
-async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
-    rows = await gateway.runtime.stores.ledger.runs_beginning(name, 6) if name else []
-    if not rows:
-        raise MethodError(
-            f'Nothing is known of "{clipped(name, 81)}": it is no message, run, session or label. '
-            "`openclaw why main` lists the last messages of the main session."
-        )
-    if len(rows) > 1:
-        ids = ", ".join(clipped(row.run_id, 81) for row in rows[:5]) + (", …" if len(rows) > 5 else "")
-        raise MethodError(f'"{clipped(name, 81)}" is how several runs begin: {ids}. Give more of the one you mean.')
-    return rows[0]
-
-
-async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
-    """Returns the last messages of a session, of an earlier session of its key, or of a deleted one."""
-    if not name:
-        return None
-    found = await gateway.directory.find(name)
-    if found is not None:
-        rows = await gateway.runtime.stores.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
-        answer = _session_answer(gateway, found.key, found.entry["sessionId"], rows)
-        answer["story"] += await _damage(gateway, found.agent_id, found.key, found.entry["sessionId"])
-        return answer
-    for row in (await gateway.runtime.stores.sessions.select(SessionQuery(ever=frozenset({name})))).rows:
-        if any(previous.session_id == name for previous in previous_sessions(row.entry)):
-            rows = await gateway.runtime.stores.ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)
-            rows = [one for one in rows if one.session_id == name][:LAST_MESSAGES]
-            return _session_answer(gateway, row.key, name, rows)
-    if key_problem(name):
-        return None
-    deleted = gateway.directory.target(name).key
-    rows = await gateway.runtime.stores.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
-    return _session_answer(gateway, deleted, rows[0].session_id, rows) if rows else None
-
-
-def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[LedgerRow]) -> dict[str, Any]:
-    """Makes the answer about a session, with the oldest message first."""
-    now, zone = gateway.runtime.clock.now_ms(), gateway.user_zone()
-    oldest_first = rows[::-1]
-    story = [summary(row, text_of(row), now, zone) for row in oldest_first]
-    return {
-        "kind": "session",
-        "sessionKey": shown_key(key),
-        "sessionId": session_id,
-        "messages": [row_facts(row) for row in oldest_first],
-        "story": story or [f"No message of session {shown_key(key)} is on record."],
-    }
+    async def _damage(self, agent_id: str, session_key: str, session_id: str) -> list[str]:
+        """Report what is damaged in the transcript of a session."""
+        stores = self._runtime.stores
+        entry = await stores.sessions.get(agent_id, session_key)
+        file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
+        ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
+        path = await stores.transcripts.locate(ref) if session_id else None
+        if path is None or not path.endswith(".jsonl"):
+            # Opening a compressed one would decompress it. It was sound when it was compressed.
+            return []
+        transcript = await stores.transcripts.open(ref, create=False)
+        if transcript is None or not transcript.warnings:
+            return []
+        damage = "; ".join(transcript.warnings[:MOST_WARNINGS])
+        return [f"The transcript of its session is damaged, and what cannot be read was left out: {damage}."]
 
 
-async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id: str) -> list[str]:
-    """Tells what is damaged in the transcript of a session."""
-    entry = await gateway.runtime.stores.sessions.get(agent_id, session_key)
-    file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
-    ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
-    transcripts = gateway.runtime.stores.transcripts
-    path = await transcripts.locate(ref) if session_id else None
-    # Opening a compressed one would decompress it. It was sound when it was compressed.
-    transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
-    if transcript is None or not transcript.warnings:
-        return []
-    found = "; ".join(transcript.warnings[:MOST_WARNINGS])
-    return [f"The transcript of its session is damaged, and what cannot be read was left out: {found}."]
+def _rejected_view(note: RejectedMessage) -> RejectedView:
+    return RejectedView(
+        message_id=note.message_id,
+        channel=note.channel,
+        chat=note.chat or None,
+        sender=note.sender or None,
+        code=note.code,
+        reason=reason_text(Reason(note.code, note.detail)),
+        count=note.count,
+        first_at=note.first_at,
+        last_at=note.last_at,
+    )
 
 
 # The outbox
@@ -347,30 +367,27 @@ class OutboxList(Params):
 
 
 @methods.add("outbox.list", OutboxList)
-async def list_outbox(call: MethodCall, params: OutboxList) -> Any:
+async def list_outbox(call: MethodCall, params: OutboxList) -> OutboxPage:
     """The parts of replies, newest first."""
     ledger = call.gateway.runtime.stores.ledger
     rows = await ledger.outbox_parts(_STATES[params.state], channel=params.channel, limit=params.limit)
-    return {
-        "ts": call.gateway.runtime.clock.now_ms(),
-        "waiting": await ledger.outbox_depth(),
-        "parts": [_part_facts(row) for row in rows],
-    }
+    now_ms, waiting = call.gateway.runtime.clock.now_ms(), await ledger.outbox_depth()
+    return OutboxPage(now_ms, waiting, [_part_view(row) for row in rows])
 
 
-def _part_facts(row: OutboxRow) -> dict[str, Any]:
+def _part_view(row: OutboxRow) -> OutboxPartView:
     payload = row.payload
-    return {
-        **_delivery_facts(row),
-        "id": row.id,
-        "messageId": row.ledger_id,
-        "runId": row.run_id,
-        "accountId": row.route.account_id,
-        "to": row.route.to or None,
-        "act": payload.get("act", "send"),
-        "text": clipped(str(payload.get("text") or ""), SHOWN_OF_PART),
-        "media": len(payload.get("media") or ()),
-    }
+    return OutboxPartView(
+        **_delivery_fields(row),
+        id=row.id,
+        message_id=row.ledger_id,
+        run_id=row.run_id,
+        account_id=row.route.account_id,
+        to=row.route.to or None,
+        act=payload.get("act", "send"),
+        text=clipped(str(payload.get("text") or ""), SHOWN_OF_PART),
+        media=len(payload.get("media") or ()),
+    )
 
 
 class OutboxChoice(Params):
@@ -383,36 +400,35 @@ class OutboxChoice(Params):
 
 
 @methods.add("outbox.retry", OutboxChoice)
-async def retry(call: MethodCall, params: OutboxChoice) -> Any:
+async def retry(call: MethodCall, params: OutboxChoice) -> PartsRetried:
     """Tries parts anew that were given up."""
-    rows = await _chosen(call.gateway, params, "dead")
-    return {"ok": True, "retried": await call.gateway.channel_services.delivery.again(rows)}
+    rows = await _chosen(call.gateway.runtime.stores.ledger, params, "dead")
+    return PartsRetried(True, await call.gateway.channel_services.delivery.again(rows))
 
 
 @methods.add("outbox.drop", OutboxChoice)
-async def drop(call: MethodCall, params: OutboxChoice) -> Any:
+async def drop(call: MethodCall, params: OutboxChoice) -> PartsDropped:
     """Gives up parts that wait. One that is being sent this moment is not dropped."""
-    rows = await _chosen(call.gateway, params, "pending")
-    return {"ok": True, "dropped": await call.gateway.channel_services.delivery.drop(rows)}
+    rows = await _chosen(call.gateway.runtime.stores.ledger, params, "pending")
+    return PartsDropped(True, await call.gateway.channel_services.delivery.drop(rows))
 
 
-async def _chosen(gateway: Gateway, params: OutboxChoice, state: PartState) -> list[OutboxRow]:
-    ledger = gateway.runtime.stores.ledger
+async def _chosen(ledger: Ledger, params: OutboxChoice, state: PartState) -> list[OutboxRow]:
     if not (params.ids or params.run_id or params.all):
         raise MethodError("name parts by ids, a message by runId, or all")
     if params.run_id:
         row = await ledger.by_run(params.run_id)
         if row is None:
             raise MethodError(f"no message has the run id {params.run_id}")
-        found = [part for part in await ledger.outbox_of(row.id) if part.state == state]
+        parts = [part for part in await ledger.outbox_of(row.id) if part.state == state]
     else:
-        found = await ledger.outbox_parts((state,), limit=MOST_PARTS)
+        parts = await ledger.outbox_parts((state,), limit=MOST_PARTS)
     if params.ids:
-        found = [part for part in found if part.id in params.ids]
-        if missing := set(params.ids) - {part.id for part in found}:
+        parts = [part for part in parts if part.id in params.ids]
+        if missing := set(params.ids) - {part.id for part in parts}:
             word = "was given up" if state == "dead" else "waits"
             raise MethodError(f"no part {', '.join(map(str, sorted(missing)))} {word}; see outbox.list")
-    return found
+    return parts
 
 
 # Sending
@@ -431,7 +447,7 @@ class SendParams(Params):
 
 
 @methods.add("send", SendParams)
-async def send(call: MethodCall, params: SendParams) -> Any:
+async def send(call: MethodCall, params: SendParams) -> SentMessageView:
     """Writes the message down, then sends it. It goes out even after a crash, and one key never sends twice."""
     gateway = call.gateway
     row, message = await gateway.runtime.stores.ledger.by_run(params.idempotency_key), None
@@ -449,7 +465,7 @@ async def send(call: MethodCall, params: SendParams) -> Any:
     if message is not None:
         await gateway.messenger.open_session(message.session)
         await gateway.messenger.write_to_transcript(message)
-    return outcome.answer
+    return msgspec.convert(outcome.answer, SentMessageView)
 
 
 async def _message_to_send(gateway: Gateway, params: SendParams) -> MessageToSend:
