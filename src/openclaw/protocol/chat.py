@@ -199,6 +199,6 @@ class ChatCommands(Result):
 
 
 class MessageInjected(Success):
-    """The message that was added."""
+    """The message that was added. The id is null if the session is gone."""
 
-    message_id: str
+    message_id: str | None
