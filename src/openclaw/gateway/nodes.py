@@ -34,6 +34,7 @@ from openclaw.gateway.server.registry import MethodError
 from openclaw.inbound.incoming import Incoming, client_facts
 from openclaw.inbound.pipeline import Blocked
 from openclaw.models.thinking import parse_level
+from openclaw.protocol.result import Result
 from openclaw.rights import NO_RIGHTS
 from openclaw.scheduler.turns import INTERNAL_ROUTE
 from openclaw.sessions.entry import BLOCKED
@@ -108,7 +109,6 @@ LONGEST_OUTPUT = 2000
 LONGEST_COMMAND = 300
 _WORDS = uuid.UUID("0f9f0f1c-6f57-4c0e-8d0b-2f6a3a8e5b1d")
 """The namespace of the run ids of words that a node sent with a key."""
-IGNORED = {"ok": True, "ignored": True}
 
 
 class Nodes:
@@ -564,6 +564,19 @@ def exec_text(event: str, node: str, outcome: ExecEvent) -> str:
     return f"Exec finished ({named}, {how})" + (f"\n{output}" if output else f": {command}")
 
 
+class NodeAck(Result):
+    """The answer to what a node sent."""
+
+    ok: bool
+    ignored: bool = False
+    """Whether nobody waits for it, or the event has no meaning here."""
+    run_id: str = ""
+    """The run that it started."""
+
+
+IGNORED = NodeAck(True, ignored=True)
+
+
 class NodeEvents:
     """Handles the events that nodes send on their own initiative."""
 
@@ -581,7 +594,7 @@ class NodeEvents:
         self._pipeline = pipeline
         self._turns = turns
 
-    async def receive(self, node_id: str, event: str, payload: Any) -> dict[str, Any]:
+    async def receive(self, node_id: str, event: str, payload: Any) -> NodeAck:
         """Handle an event and return the answer. Events without a meaning here are answered as ignored."""
         try:
             if event in ("exec.started", "exec.finished", "exec.denied"):
@@ -593,27 +606,27 @@ class NodeEvents:
         # chat.subscribe and the like: nodes get no events of conversations.
         return IGNORED
 
-    async def _exec_event(self, node_id: str, event: str, outcome: ExecEvent) -> dict[str, Any]:
+    async def _exec_event(self, node_id: str, event: str, outcome: ExecEvent) -> NodeAck:
         runs, notes = self._nodes.runs, self._notes
         run = await runs.find(outcome.run_id, node_id)
         if run is not None and runs.is_awaited(outcome.run_id):
-            return {"ok": True}
+            return NodeAck(True)
         text = exec_text(event, self._nodes.name(node_id), outcome)
         if run is None:
             notes.put(self._own_session(node_id).key, text)
             await notes.synced()
-            return {"ok": True}
+            return NodeAck(True)
         if event == "exec.started":
-            return {"ok": True}
+            return NodeAck(True)
         own_id = str(uuid.uuid5(_WORDS, f"{node_id}:{outcome.run_id}"))
         await self._pipeline.wake(run.agent_run_id, text, own_id)
         await runs.end(outcome.run_id)
-        return {"ok": True}
+        return NodeAck(True)
 
     def _own_session(self, node_id: str) -> SessionRef:
         return self._directory.target(f"node-{node_id}")
 
-    async def _start_turn(self, node_id: str, event: str, words: Words) -> dict[str, Any]:
+    async def _start_turn(self, node_id: str, event: str, words: Words) -> NodeAck:
         """Start a turn with the message of a node."""
         spoken = event == "voice.transcript"
         text = (words.text if spoken else words.message).strip()
@@ -651,7 +664,7 @@ class NodeEvents:
         )
         if isinstance(await self._pipeline.process(message), Blocked):
             raise MethodError(BLOCKED)
-        return {"ok": True, "runId": run_id}
+        return NodeAck(True, run_id=run_id)
 
     async def _session_for(self, node_id: str, words: Words, spoken: bool) -> SessionRef:
         main = self._directory.target(DEFAULT_MAIN_KEY)

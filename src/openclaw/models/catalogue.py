@@ -311,18 +311,6 @@ class CurrentCatalogue:
         self._catalogue = None
 
 
-def public_row(model: Model) -> dict[str, Any]:
-    """A row of ``models.list``."""
-    return {
-        "id": model.id,
-        "name": model.name or model.id,
-        "provider": model.provider,
-        "contextWindow": model.context_window,
-        "reasoning": model.reasoning,
-        "input": list(model.input),
-    }
-
-
 def _vendor_id(provider: str, model_id: str) -> str:
     """The vendor's own spelling of a model id."""
     if provider == "anthropic":

@@ -29,6 +29,7 @@ from openclaw.config.schema import Config
 from openclaw.messages import AssistantMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
 from openclaw.models.thinking import parse_level
+from openclaw.protocol.result import Result
 from openclaw.scheduler.heartbeat import Heartbeats
 from openclaw.scheduler.jobs import (
     MOST_JOBS,
@@ -81,12 +82,13 @@ class SchedulerStatus(msgspec.Struct, kw_only=True, rename="camel"):
     next_wake_at_ms: int | None
 
 
-class RunResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RunResponse(Result, kw_only=True):
     """The answer to a request to run a job."""
 
     ok: Literal[True]
     ran: bool
     reason: str = ""
+    """Why it did not run."""
 
 
 RAN = RunResponse(ok=True, ran=True)

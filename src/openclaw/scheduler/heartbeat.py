@@ -35,6 +35,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
 from openclaw.config.schema.channels import HeartbeatVisibility
 from openclaw.messages import Route
+from openclaw.protocol.result import Result
 from openclaw.scheduler.turns import AnnounceTarget, ScheduledTurn, ScheduledTurns, TurnOutcome, has_no_reply
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, canonical_key
@@ -77,7 +78,7 @@ class Beat(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class HeartbeatReport(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class HeartbeatReport(Result, kw_only=True):
     """The end of a heartbeat, as clients get it."""
 
     ts: int | None = None

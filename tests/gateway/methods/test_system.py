@@ -118,29 +118,29 @@ def log_file(folder: Path, text: str) -> Path:
 def test_the_tail_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = log_file(tmp_path, "one\ntwo\n")
     first = read_tail(path, None, 500, 250_000)
-    assert (first["lines"], first["cursor"], first["reset"], first["truncated"]) == (["one", "two"], 8, False, False)
+    assert (first.lines, first.cursor, first.reset, first.truncated) == (["one", "two"], 8, False, False)
     same = read_tail(path, 8, 500, 250_000)
-    assert (same["lines"], same["cursor"]) == ([], 8)
+    assert (same.lines, same.cursor) == ([], 8)
     with path.open("a") as file:
         file.write("three\nhalf")
     more = read_tail(path, 8, 500, 250_000)
-    assert (more["lines"], more["cursor"]) == (["three"], 14), "a line being written waits for its end"
+    assert (more.lines, more.cursor) == (["three"], 14), "a line being written waits for its end"
 
 
 def test_a_cursor_past_the_end_resets(tmp_path: Path) -> None:
     answer = read_tail(log_file(tmp_path, "new\n"), 999, 500, 250_000)
-    assert (answer["reset"], answer["lines"], answer["cursor"]) == (True, ["new"], 4)
+    assert (answer.reset, answer.lines, answer.cursor) == (True, ["new"], 4)
 
 
 def test_a_gap_larger_than_allowed_resets_and_drops_the_partial_first_line(tmp_path: Path) -> None:
     answer = read_tail(log_file(tmp_path, "aaaa\nbbbb\ncccc\n"), 0, 500, 7)
-    assert (answer["reset"], answer["truncated"], answer["lines"]) == (True, True, ["cccc"])
+    assert (answer.reset, answer.truncated, answer.lines) == (True, True, ["cccc"])
     answer = read_tail(log_file(tmp_path, "aaaa\nbbbb\ncccc\n"), None, 1, 10)
-    assert (answer["reset"], answer["truncated"], answer["lines"]) == (False, True, ["cccc"])
+    assert (answer.reset, answer.truncated, answer.lines) == (False, True, ["cccc"])
 
 
 def test_before_todays_first_line_the_newest_file_is_shown(tmp_path: Path) -> None:
     log_file(tmp_path, "yesterday\n")
-    assert read_tail(tmp_path / "openclaw-2026-11-16.log", None, 500, 1000)["lines"] == ["yesterday"]
+    assert read_tail(tmp_path / "openclaw-2026-11-16.log", None, 500, 1000).lines == ["yesterday"]
     empty = read_tail(tmp_path / "none" / "openclaw-2026-11-16.log", None, 500, 1000)
-    assert (empty["lines"], empty["size"]) == ([], 0)
+    assert (empty.lines, empty.size) == ([], 0)

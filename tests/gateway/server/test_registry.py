@@ -13,8 +13,7 @@ from openclaw.protocol.result import Result
 
 FAMILIES = {family.__name__.rsplit(".", 1)[-1]: family.methods.registered() for family in METHOD_FAMILIES}
 NOT_TYPED_YET = {
-    *("browser", "channels", "config", "context", "cron", "exec_approvals", "extensions"),
-    *("memory", "models", "nodes", "system"),
+    *("context", "system"),
 }
 """Families with handlers that return plain dictionaries. It only shrinks."""
 

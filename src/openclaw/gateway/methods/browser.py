@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from openclaw.config.agents import default_agent_id, workspace_dir
 from openclaw.gateway.server.frames import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
 from openclaw.path_opener import PathRefused
 from openclaw.rights import OWNER_CALLER
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
@@ -72,7 +72,7 @@ def arguments_of(params: BrowserRequest) -> dict[str, Any]:
 
 
 @methods.add("browser.request", BrowserRequest)
-async def request(call: MethodCall, params: BrowserRequest) -> Any:
+async def request(call: MethodCall, params: BrowserRequest) -> OpenObject:
     """One request to the browser that the agent uses."""
     gateway = call.gateway
     config = gateway.runtime.config.current

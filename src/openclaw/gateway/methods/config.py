@@ -18,7 +18,8 @@ from openclaw.config.store import ConfigStore, changed_paths, reload_action
 from openclaw.config.validate import ConfigError, ConfigInvalid
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
+from openclaw.protocol.result import Result
 
 methods = MethodTable()
 
@@ -36,33 +37,53 @@ class ConfigChange(Params):
     restart_delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
+class ConfigIssue(Result):
+    path: str
+    message: str
+    line: int = 0
+
+
+class ConfigSnapshot(Result):
+    """The file and its values, with a sentinel in place of each secret."""
+
+    path: str
+    exists: bool
+    raw: str | None
+    parsed: Any
+    valid: bool
+    config: OpenObject
+    hash: str | None
+    issues: list[ConfigIssue]
+    warnings: list[ConfigIssue]
+    legacy_issues: list[ConfigIssue]
+    """Always empty."""
+
+
 @methods.add("config.get", NoParams)
-async def get(call: MethodCall) -> Any:
+async def get(call: MethodCall) -> ConfigSnapshot:
     """The values of the configuration file without secrets, and its hash."""
     store = call.gateway.runtime.config
     await store.reload()
     return await asyncio.to_thread(snapshot_view, store.snapshot)
 
 
-def snapshot_view(snapshot: Snapshot) -> dict[str, Any]:
-    """The file and its values, with a sentinel in place of each secret."""
-    return {
-        "path": snapshot.path,
-        "exists": snapshot.exists,
-        "raw": None if snapshot.raw is None else redact_raw(snapshot.raw, snapshot.parsed),
-        "parsed": redacted(snapshot.parsed),
-        "valid": snapshot.valid,
-        "config": shown_values(snapshot),
-        "hash": snapshot.hash,
-        "issues": [_issue(issue) for issue in snapshot.issues],
-        "warnings": [_issue(issue) for issue in snapshot.warnings],
-        "legacyIssues": [],
-    }
+def snapshot_view(snapshot: Snapshot) -> ConfigSnapshot:
+    return ConfigSnapshot(
+        path=snapshot.path,
+        exists=snapshot.exists,
+        raw=None if snapshot.raw is None else redact_raw(snapshot.raw, snapshot.parsed),
+        parsed=redacted(snapshot.parsed),
+        valid=snapshot.valid,
+        config=shown_values(snapshot),
+        hash=snapshot.hash,
+        issues=[_issue(issue) for issue in snapshot.issues],
+        warnings=[_issue(issue) for issue in snapshot.warnings],
+        legacy_issues=[],
+    )
 
 
-def _issue(issue: Any) -> dict[str, Any]:
-    shown: dict[str, Any] = {"path": issue.path, "message": issue.message}
-    return {**shown, "line": issue.line} if issue.line else shown
+def _issue(issue: Any) -> ConfigIssue:
+    return ConfigIssue(issue.path, issue.message, issue.line or 0)
 
 
 class ConfigSchema(Params):
@@ -70,35 +91,56 @@ class ConfigSchema(Params):
     """In which language the settings are described."""
 
 
+class ConfigDescription(Result):
+    schema: msgspec.Raw
+    """The JSON schema."""
+    ui_hints: msgspec.Raw
+    version: str
+    generated_at: str
+
+
 @functools.cache
-def _described(language: str) -> dict[str, msgspec.Raw]:
-    """The schema and the hints. They are the same for the life of the process and take long to make."""
+def _described(language: str) -> tuple[msgspec.Raw, msgspec.Raw]:
+    """Return the schema and the hints, which take long to build and never change in a process."""
     from openclaw.config.reference import config_schema, in_spanish, ui_hints
 
     made: dict[str, Any] = {"schema": config_schema(), "uiHints": ui_hints()}
     if language == "es":
         made = in_spanish(made)
-    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in made.items()}
+    return msgspec.Raw(msgspec.json.encode(made["schema"])), msgspec.Raw(msgspec.json.encode(made["uiHints"]))
 
 
 @methods.add("config.schema", ConfigSchema)
-async def schema(call: MethodCall, params: ConfigSchema) -> Any:
+async def schema(call: MethodCall, params: ConfigSchema) -> ConfigDescription:
     """The JSON schema of the configuration, with hints for a form."""
-    answer = await asyncio.to_thread(_described, params.language)
-    return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.runtime.clock.now_ms())}
+    json_schema, hints = await asyncio.to_thread(_described, params.language)
+    return ConfigDescription(json_schema, hints, __version__, iso_utc(call.gateway.runtime.clock.now_ms()))
+
+
+class ConfigWritten(Result):
+    ok: bool
+    path: str
+    config: OpenObject
 
 
 @methods.add("config.set", ConfigSet)
-async def set_config(call: MethodCall, params: ConfigSet) -> Any:
+async def set_config(call: MethodCall, params: ConfigSet) -> ConfigWritten:
     """Writes the whole configuration, if it is valid and nobody changed it meanwhile."""
     store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
     await store.reload()
-    return {"ok": True, "path": written.path, "config": await asyncio.to_thread(shown_values, written)}
+    return ConfigWritten(True, written.path, await asyncio.to_thread(shown_values, written))
+
+
+class ConfigChanged(ConfigWritten):
+    restart: OpenObject
+    """Whether and when the Gateway restarts."""
+    sentinel: OpenObject | None
+    """The note that the next process reads after a restart."""
 
 
 @methods.add("config.patch", ConfigChange)
-async def patch(call: MethodCall, params: ConfigChange) -> Any:
+async def patch(call: MethodCall, params: ConfigChange) -> ConfigChanged:
     """Merges some values into the configuration."""
     try:
         change, _ = await asyncio.to_thread(parse_source, params.raw)
@@ -111,12 +153,12 @@ async def patch(call: MethodCall, params: ConfigChange) -> Any:
 
 
 @methods.add("config.apply", ConfigChange)
-async def apply(call: MethodCall, params: ConfigChange) -> Any:
-    """Writes the whole configuration and lets the Gateway take it over."""
+async def apply(call: MethodCall, params: ConfigChange) -> ConfigChanged:
+    """Writes the whole configuration and applies it."""
     return await _change(call, params, lambda: call.gateway.runtime.config.write_raw(params.raw, params.base_hash))
 
 
-async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Snapshot]) -> dict[str, Any]:
+async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Snapshot]) -> ConfigChanged:
     """Writes, makes the change effective, and restarts only when something changed that cannot be applied live."""
     gateway = call.gateway
     before = gateway.runtime.config.snapshot
@@ -124,9 +166,8 @@ async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Sn
     changed = await asyncio.to_thread(changed_paths, before.resolved, written.resolved)
     await gateway.runtime.config.reload()
     shown = await asyncio.to_thread(shown_values, written)
-    answer: dict[str, Any] = {"ok": True, "path": written.path, "config": shown}
     if reload_action(changed) != "restart":
-        return {**answer, "restart": Restart.report(call.method, 0, "hot"), "sentinel": None}
+        return ConfigChanged(True, written.path, shown, Restart.report(call.method, 0, "hot"), None)
     note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.runtime.clock.now_ms()}
     if params.session_key:
         note["sessionKey"] = params.session_key
@@ -134,7 +175,7 @@ async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Sn
     await gateway.restart.leave_note(note)
     delay = DEFAULT_DELAY_MS if params.restart_delay_ms is None else params.restart_delay_ms
     restart = gateway.restart.schedule(call.method, delay)
-    return {**answer, "restart": restart, "sentinel": {"path": gateway.restart.path, "payload": note}}
+    return ConfigChanged(True, written.path, shown, restart, {"path": gateway.restart.path, "payload": note})
 
 
 async def _write(write: Callable[[], Snapshot]) -> Snapshot:

@@ -8,7 +8,10 @@ import msgspec
 
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params, problems
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
+from openclaw.protocol.result import Result, Success
+from openclaw.scheduler.cron import RunResponse
+from openclaw.scheduler.heartbeat import HeartbeatReport
 from openclaw.scheduler.jobs import JobError, JobShape
 from openclaw.scheduler.schedule import BadSchedule
 
@@ -53,25 +56,39 @@ def _job_id(call: MethodCall, params: JobParams) -> str:
     return job_id
 
 
+class CronJobs(Result):
+    jobs: list[OpenObject]
+    timezone: str | None
+    """The zone in which people read times. Null is that of their own machine."""
+
+
 @methods.add("cron.list", ListParams)
-async def list_jobs(call: MethodCall, params: ListParams) -> Any:
+async def list_jobs(call: MethodCall, params: ListParams) -> CronJobs:
     """The scheduled jobs."""
-    return {"jobs": await call.gateway.cron.jobs(disabled=params.include_disabled), "timezone": _zone(call)}
+    return CronJobs(await call.gateway.cron.jobs(disabled=params.include_disabled), _zone(call))
 
 
 def _zone(call: MethodCall) -> str | None:
-    """The time zone in which people read times. None is that of their own machine."""
     return call.gateway.runtime.config.current.agents.defaults.user_timezone
 
 
+class CronState(Result):
+    enabled: bool
+    store_path: str
+    jobs: int
+    next_wake_at_ms: int | None
+    timezone: str | None
+
+
 @methods.add("cron.status", NoParams)
-async def status(call: MethodCall) -> Any:
+async def status(call: MethodCall) -> CronState:
     """Whether jobs run, how many there are, and when the next is due."""
-    return {**msgspec.to_builtins(await call.gateway.cron.status()), "timezone": _zone(call)}
+    state = await call.gateway.cron.status()
+    return CronState(state.enabled, state.store_path, state.jobs, state.next_wake_at_ms, _zone(call))
 
 
 @methods.add("cron.add", dict[str, Any])
-async def add(call: MethodCall, params: dict[str, Any]) -> Any:
+async def add(call: MethodCall, params: dict[str, Any]) -> OpenObject:
     """Adds a job."""
     try:
         return await call.gateway.cron.add(params)
@@ -82,13 +99,13 @@ async def add(call: MethodCall, params: dict[str, Any]) -> Any:
 
 
 def _invalid(call: MethodCall, problem: JobError) -> MethodError:
-    """Says what is wrong in the words of every other method."""
-    found = problems(problem.job, JobShape) if problem.job is not None else []
-    return MethodError(f"invalid {call.method} params: {'; '.join(found) or problem}")
+    """Report invalid parameters in the format of every other method."""
+    texts = problems(problem.job, JobShape) if problem.job is not None else []
+    return MethodError(f"invalid {call.method} params: {'; '.join(texts) or problem}")
 
 
 @methods.add("cron.update", UpdateParams)
-async def update(call: MethodCall, params: UpdateParams) -> Any:
+async def update(call: MethodCall, params: UpdateParams) -> OpenObject:
     """Changes a job."""
     try:
         return await call.gateway.cron.update(_job_id(call, params), params.patch)
@@ -98,14 +115,19 @@ async def update(call: MethodCall, params: UpdateParams) -> Any:
         raise MethodError(str(problem)) from None
 
 
+class CronRemoved(Result):
+    ok: bool
+    removed: bool
+
+
 @methods.add("cron.remove", JobParams)
-async def remove(call: MethodCall, params: JobParams) -> Any:
+async def remove(call: MethodCall, params: JobParams) -> CronRemoved:
     """Removes a job."""
-    return {"ok": True, "removed": await call.gateway.cron.remove(_job_id(call, params))}
+    return CronRemoved(True, await call.gateway.cron.remove(_job_id(call, params)))
 
 
 @methods.add("cron.run", RunParams)
-async def run(call: MethodCall, params: RunParams) -> Any:
+async def run(call: MethodCall, params: RunParams) -> RunResponse:
     """Runs a job now, or only if it is due."""
     try:
         return await call.gateway.cron.run(_job_id(call, params), params.mode)
@@ -113,16 +135,21 @@ async def run(call: MethodCall, params: RunParams) -> Any:
         raise MethodError(str(problem)) from None
 
 
+class CronHistory(Result):
+    entries: list[OpenObject]
+    timezone: str | None
+
+
 @methods.add("cron.runs", RunsParams)
-async def runs(call: MethodCall, params: RunsParams) -> Any:
-    """How the last runs of a job went."""
+async def runs(call: MethodCall, params: RunsParams) -> CronHistory:
+    """The history of a job's last runs."""
     entries = await call.gateway.cron.history.entries(_job_id(call, params), params.limit)
-    return {"entries": entries, "timezone": _zone(call)}
+    return CronHistory(entries, _zone(call))
 
 
 @methods.add("wake", WakeParams)
-async def wake(call: MethodCall, params: WakeParams) -> Any:
-    """Tells the main session something. It is on disk when this answers; with ``now`` the agent hears of it soon."""
+async def wake(call: MethodCall, params: WakeParams) -> Success:
+    """Leaves a note for the main session. It is on disk when this answers; with ``now`` the agent gets it soon."""
     if not params.text.strip():
         raise MethodError("text required")
     gateway = call.gateway
@@ -131,17 +158,22 @@ async def wake(call: MethodCall, params: WakeParams) -> Any:
     await gateway.runtime.notes.synced()
     if now:
         gateway.heartbeats.request(default_agent_id(gateway.runtime.config.current), "wake")
-    return {"ok": True}
+    return Success(True)
 
 
 @methods.add("last-heartbeat", NoParams)
-async def last_heartbeat(call: MethodCall) -> Any:
+async def last_heartbeat(call: MethodCall) -> HeartbeatReport | None:
     """How the last heartbeat ended."""
     return call.gateway.heartbeats.last
 
 
+class HeartbeatsSwitched(Result):
+    ok: bool
+    enabled: bool
+
+
 @methods.add("set-heartbeats", SetHeartbeats)
-async def set_heartbeats(call: MethodCall, params: SetHeartbeats) -> Any:
+async def set_heartbeats(call: MethodCall, params: SetHeartbeats) -> HeartbeatsSwitched:
     """Switches heartbeats on or off."""
     await call.gateway.heartbeats.enable(params.enabled)
-    return {"ok": True, "enabled": params.enabled}
+    return HeartbeatsSwitched(True, params.enabled)

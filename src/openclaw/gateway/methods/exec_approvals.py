@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
+from openclaw.protocol.result import Result
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,
@@ -55,9 +56,17 @@ class RequestParams(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
+class ApprovalResult(Result):
+    id: str
+    decision: ApprovalDecision | None
+    """Null if nobody decided in time."""
+    created_at_ms: int
+    expires_at_ms: int
+
+
 @methods.add("exec.approval.request", RequestParams)
-async def request(call: MethodCall, params: RequestParams) -> Any:
-    """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
+async def request(call: MethodCall, params: RequestParams) -> ApprovalResult:
+    """Answers once a person has decided, or nobody did in time."""
     fields = msgspec.structs.asdict(params)
     id, timeout_ms = fields.pop("id"), fields.pop("timeout_ms") or TIMEOUT_MS
     approvals = call.gateway.runtime.tools.approvals
@@ -68,12 +77,7 @@ async def request(call: MethodCall, params: RequestParams) -> Any:
     await approvals.keep(approval)
     decision = await approval.wait()
     await approvals.settled(approval)
-    return {
-        "id": approval.id,
-        "decision": decision,
-        "createdAtMs": approval.created_at_ms,
-        "expiresAtMs": approval.expires_at_ms,
-    }
+    return ApprovalResult(approval.id, decision, approval.created_at_ms, approval.expires_at_ms)
 
 
 class ResolveParams(Params):
@@ -81,8 +85,14 @@ class ResolveParams(Params):
     decision: NonEmpty
 
 
+class ApprovalAnswered(Result):
+    ok: bool
+    allowed_once: str = ""
+    """Why a command that was always allowed is allowed only this time."""
+
+
 @methods.add("exec.approval.resolve", ResolveParams)
-async def resolve(call: MethodCall, params: ResolveParams) -> Any:
+async def resolve(call: MethodCall, params: ResolveParams) -> ApprovalAnswered:
     """Answers whether a command may run."""
     try:
         decision = msgspec.convert(params.decision, ApprovalDecision)
@@ -94,18 +104,31 @@ async def resolve(call: MethodCall, params: ResolveParams) -> Any:
     except UnknownApproval as unknown:
         raise MethodError(str(unknown)) from None
     if decision == "allow-always" and approval.request.once_only:
-        return {"ok": True, "allowedOnce": approval.request.once_only}
-    return {"ok": True}
+        return ApprovalAnswered(True, approval.request.once_only)
+    return ApprovalAnswered(True)
+
+
+class ApprovalQuestion(Result):
+    """A question about a command, as clients get it."""
+
+    id: str
+    request: ApprovalRequest
+    created_at_ms: int
+    expires_at_ms: int
+
+
+class ApprovalQuestions(Result):
+    approvals: list[ApprovalQuestion]
 
 
 @methods.add("exec.approval.list", NoParams)
-async def list_open(call: MethodCall) -> Any:
+async def list_open(call: MethodCall) -> ApprovalQuestions:
     """The questions that nobody has answered yet, oldest first, for a client that comes later."""
-    return {"approvals": [question_view(approval) for approval in call.gateway.runtime.tools.approvals.pending()]}
+    return ApprovalQuestions([question_view(approval) for approval in call.gateway.runtime.tools.approvals.pending()])
 
 
 @methods.add("exec.approvals.get", NoParams)
-async def get(call: MethodCall) -> Any:
+async def get(call: MethodCall) -> OpenObject:
     """The rules for commands on this machine."""
     try:
         return (await call.gateway.runtime.tools.approval_rules.snapshot()).view()
@@ -119,7 +142,7 @@ class SetParams(Params):
 
 
 @methods.add("exec.approvals.set", SetParams)
-async def set_rules(call: MethodCall, params: SetParams) -> Any:
+async def set_rules(call: MethodCall, params: SetParams) -> OpenObject:
     """Writes the rules for commands on this machine."""
     try:
         return (await call.gateway.runtime.tools.approval_rules.replace(params.file, params.base_hash)).view()
@@ -169,14 +192,8 @@ def watch_approvals(
     approvals.on_requested, approvals.on_decided, approvals.on_expired = requested, decided, expired
 
 
-def question_view(approval: Approval) -> dict[str, Any]:
-    """A question as clients get it."""
-    return {
-        "id": approval.id,
-        "request": msgspec.to_builtins(approval.request),
-        "createdAtMs": approval.created_at_ms,
-        "expiresAtMs": approval.expires_at_ms,
-    }
+def question_view(approval: Approval) -> ApprovalQuestion:
+    return ApprovalQuestion(approval.id, approval.request, approval.created_at_ms, approval.expires_at_ms)
 
 
 def question_text(approval: Approval) -> str:

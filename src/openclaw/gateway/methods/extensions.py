@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,29 +24,49 @@ from openclaw.config.secrets import redacted
 from openclaw.extensions.points import find_extensions
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
 from openclaw.paths import normalize_agent_id
+from openclaw.protocol.result import Result
 
 methods = MethodTable()
 
 
+class PluginView(Result):
+    last_failure: str
+    id: str
+    source: str
+    """The package with its version, or the path of the file."""
+    state: Literal["loaded", "failed", "off"]
+    problem: str
+    """Why it failed or is off."""
+    adds: list[str]
+    failures: int
+    """How often it failed since the start."""
+
+
+class PluginList(Result):
+    plugins: list[PluginView]
+
+
 @methods.add("plugins.list", NoParams)
-async def list_plugins(call: MethodCall) -> Any:
+async def list_plugins(call: MethodCall) -> PluginList:
     """The extensions, whether each is loaded, and what it adds."""
     runtime = call.gateway.runtime
-    loaded = {one.id: one for one in runtime.extensions.extensions}
-    # What was installed after the start is listed too. It is not loaded before a restart.
-    found = await asyncio.to_thread(find_extensions, runtime.config.current, str(runtime.state_dir))
-    for one in found:
-        loaded.setdefault(one.loaded.id, one.loaded)
-    rows = [msgspec.to_builtins(one) for one in loaded.values()]
-    return {"plugins": [{"lastFailure": row.pop("last_failure"), **row} for row in rows]}
+    loaded = {extension.id: extension for extension in runtime.extensions.extensions}
+    # Extensions installed after the start are listed as well. They are not loaded before a restart.
+    for extension in await asyncio.to_thread(find_extensions, runtime.config.current, str(runtime.state_dir)):
+        loaded.setdefault(extension.loaded.id, extension.loaded)
+    return PluginList([PluginView(**msgspec.structs.asdict(extension)) for extension in loaded.values()])
+
+
+class McpServerList(Result):
+    servers: list[OpenObject]
 
 
 @methods.add("mcp.status", NoParams)
-async def mcp_status(call: MethodCall) -> Any:
-    """The MCP servers and how each is."""
-    return {"servers": call.gateway.mcp.status()}
+async def mcp_status(call: MethodCall) -> McpServerList:
+    """The MCP servers and the state of each."""
+    return McpServerList(call.gateway.mcp.status())
 
 
 class McpTest(Params):
@@ -54,8 +74,8 @@ class McpTest(Params):
 
 
 @methods.add("mcp.test", McpTest)
-async def test_mcp(call: MethodCall, params: McpTest) -> Any:
-    """Starts a server, if it is not running, and says how it is."""
+async def test_mcp(call: MethodCall, params: McpTest) -> OpenObject:
+    """Starts a server, if it is not running, and reports its state."""
     try:
         return await call.gateway.mcp.test(params.name)
     except LookupError:
@@ -67,8 +87,55 @@ class SkillsStatus(Params):
     agent_id: str | None = None
 
 
+class SkillRequirements(Result):
+    bins: list[str]
+    any_bins: list[str]
+    env: list[str]
+    config: list[str]
+    os: list[str]
+
+
+class SkillConfigCheck(Result):
+    path: str
+    satisfied: bool
+
+
+class SkillView(Result):
+    name: str
+    description: str
+    source: str
+    bundled: bool
+    file_path: str
+    base_dir: str
+    skill_key: str
+    always: bool
+    disabled: bool
+    blocked_by_allowlist: bool
+    eligible: bool
+    model_invocable: bool
+    requirements: SkillRequirements
+    missing: SkillRequirements
+    config_checks: list[SkillConfigCheck]
+    install: list[Any]
+    emoji: str = ""
+    homepage: str = ""
+    primary_env: str = ""
+
+
+class SkillProblemRow(Result):
+    path: str
+    reason: str
+
+
+class SkillsState(Result):
+    workspace_dir: str
+    managed_skills_dir: str
+    skills: list[SkillView]
+    problems: list[SkillProblemRow]
+
+
 @methods.add("skills.status", SkillsStatus)
-async def skills_status(call: MethodCall, params: SkillsStatus) -> Any:
+async def skills_status(call: MethodCall, params: SkillsStatus) -> SkillsState:
     """The skills of an agent, and what each lacks."""
     gateway = call.gateway
     config = gateway.runtime.config.current
@@ -78,48 +145,50 @@ async def skills_status(call: MethodCall, params: SkillsStatus) -> Any:
     verdicts, problems = await asyncio.to_thread(
         judged_skills, config, str(gateway.runtime.state_dir), agent_id, gateway.environ
     )
-    return {
-        "workspaceDir": str(workspace_dir(config, gateway.runtime.state_dir, agent_id)),
-        "managedSkillsDir": str(managed_dir(str(gateway.runtime.state_dir))),
-        "skills": [skill_row(verdict) for verdict in verdicts],
-        "problems": [{"path": problem.path, "reason": problem.reason} for problem in problems],
-    }
+    return SkillsState(
+        workspace_dir=str(workspace_dir(config, gateway.runtime.state_dir, agent_id)),
+        managed_skills_dir=str(managed_dir(str(gateway.runtime.state_dir))),
+        skills=[_skill_view(verdict) for verdict in verdicts],
+        problems=[SkillProblemRow(problem.path, problem.reason) for problem in problems],
+    )
 
 
-def skill_row(verdict: SkillVerdict) -> dict[str, Any]:
+def _skill_view(verdict: SkillVerdict) -> SkillView:
     skill = verdict.skill
-    row: dict[str, Any] = {
-        "name": skill.name,
-        "description": skill.description,
-        "source": skill.source,
-        "bundled": skill.source == BUNDLED,
-        "filePath": skill.path,
-        "baseDir": str(Path(skill.path).parent),
-        "skillKey": skill.key,
-        "always": skill.always,
-        "disabled": verdict.disabled,
-        "blockedByAllowlist": verdict.blocked,
-        "eligible": verdict.eligible,
-        "modelInvocable": not skill.hidden,
-        "requirements": _needs(skill.needs),
-        "missing": _needs(verdict.missing),
-        "configChecks": [
-            {"path": path, "satisfied": path not in verdict.missing.config} for path in skill.needs.config
-        ],
-        "install": list(skill.install),
-    }
-    given = {"emoji": skill.emoji, "homepage": skill.homepage, "primaryEnv": skill.primary_env}
-    return {**row, **{name: value for name, value in given.items() if value}}
+    return SkillView(
+        name=skill.name,
+        description=skill.description,
+        source=skill.source,
+        bundled=skill.source == BUNDLED,
+        file_path=skill.path,
+        base_dir=str(Path(skill.path).parent),
+        skill_key=skill.key,
+        always=skill.always,
+        disabled=verdict.disabled,
+        blocked_by_allowlist=verdict.blocked,
+        eligible=verdict.eligible,
+        model_invocable=not skill.hidden,
+        requirements=_requirements(skill.needs),
+        missing=_requirements(verdict.missing),
+        config_checks=[SkillConfigCheck(path, path not in verdict.missing.config) for path in skill.needs.config],
+        install=list(skill.install),
+        emoji=skill.emoji or "",
+        homepage=skill.homepage or "",
+        primary_env=skill.primary_env or "",
+    )
 
 
-def _needs(needs: SkillNeeds) -> dict[str, list[str]]:
-    return {
-        "bins": list(needs.bins),
-        "anyBins": list(needs.any_bins),
-        "env": list(needs.env),
-        "config": list(needs.config),
-        "os": list(needs.os),
-    }
+def _requirements(needs: SkillNeeds) -> SkillRequirements:
+    return SkillRequirements(
+        list(needs.bins), list(needs.any_bins), list(needs.env), list(needs.config), list(needs.os)
+    )
+
+
+class SkillUpdated(Result):
+    ok: bool
+    skill_key: str
+    config: OpenObject
+    """The configured entry of the skill, without secrets."""
 
 
 class SkillsUpdate(Params):
@@ -132,7 +201,7 @@ class SkillsUpdate(Params):
 
 
 @methods.add("skills.update", SkillsUpdate)
-async def update(call: MethodCall, params: SkillsUpdate) -> Any:
+async def update(call: MethodCall, params: SkillsUpdate) -> SkillUpdated:
     """Switches a skill on or off, or gives it a key."""
     key = params.skill_key.strip()
     entries = call.gateway.runtime.config.current.skills.entries
@@ -153,7 +222,7 @@ async def update(call: MethodCall, params: SkillsUpdate) -> Any:
     shown: Any = redacted(parsed)
     for name in ("skills", "entries", key):
         shown = shown.get(name) or {}
-    return {"ok": True, "skillKey": key, "config": shown}
+    return SkillUpdated(True, key, shown)
 
 
 def _every_skill(runtime: Runtime) -> list[Skill]:
@@ -163,8 +232,12 @@ def _every_skill(runtime: Runtime) -> list[Skill]:
     return [skill for each in folders for skill in find_skills(each).skills]
 
 
+class SkillBins(Result):
+    bins: list[str]
+
+
 @methods.add("skills.bins", NoParams)
-async def skills_bins(call: MethodCall) -> Any:
+async def skills_bins(call: MethodCall) -> SkillBins:
     """The programs that the agents' skills need, whether they are installed or not."""
     needs = [skill.needs for skill in await asyncio.to_thread(_every_skill, call.gateway.runtime)]
-    return {"bins": sorted({name for need in needs for name in (*need.bins, *need.any_bins)})}
+    return SkillBins(sorted({name for need in needs for name in (*need.bins, *need.any_bins)}))

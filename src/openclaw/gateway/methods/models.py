@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -13,11 +13,12 @@ from openclaw.config.schema import Config
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.models.base import Model
-from openclaw.models.calls import TRIAL_S, try_key
-from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
+from openclaw.models.calls import TRIAL_S, Trial, try_key
+from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.catalogue_data import PROVIDERS
-from openclaw.models.errors import error_text
+from openclaw.models.errors import ErrorKind, error_text
 from openclaw.models.keys import Key, MissingKey, canonical_provider, env_names
+from openclaw.protocol.result import Result
 
 methods = MethodTable()
 
@@ -37,34 +38,83 @@ class ModelsProbe(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=100, le=LONGEST_TRIAL_MS)] = round(TRIAL_S * 1000)
 
 
+class KeyView(Result):
+    id: str
+    source: str
+    where: str = ""
+    rests_until: int = 0
+    """The end of its cooldown, if it has one."""
+
+
 class UsedKey(msgspec.Struct, frozen=True):
     """One key that the Gateway has, and the model that it is tried with."""
 
     model: Model
     key: Key
 
-    def view(self, runtime: Runtime) -> dict[str, Any]:
-        """What clients see of it. The key itself is never shown."""
-        rests = runtime.models.calls.keys.cooldown_end(self.key, self.model)
+    def view(self, runtime: Runtime) -> KeyView:
+        """Describe the key for clients, without the key itself."""
+        cooldown_end = runtime.models.calls.keys.cooldown_end(self.key, self.model)
         source = self.key.source
-        return {
-            "id": self.key.credential.id,
-            "source": source.kind,
-            **({"where": source.where} if source.where else {}),
-            **({"restsUntil": rests} if rests else {}),
-        }
+        return KeyView(self.key.credential.id, source.kind, source.where or "", cooldown_end or 0)
+
+
+class ListedModel(Result):
+    id: str
+    name: str
+    provider: str
+    context_window: int
+    reasoning: bool
+    input: list[str]
+    available: bool
+    """Whether it could be called now."""
+
+
+class ModelList(Result):
+    models: list[ListedModel]
 
 
 @methods.add("models.list", NoParams)
-async def list_models(call: MethodCall) -> Any:
-    """All models; ``available`` says whether one could be called now."""
+async def list_models(call: MethodCall) -> ModelList:
+    """All models, and which of them could be called now."""
     catalogue = call.gateway.runtime.models.catalogue()
     usable = {model.ref for model in catalogue.available()}
-    return {"models": [{**public_row(model), "available": model.ref in usable} for model in catalogue.all()]}
+    return ModelList(
+        [
+            ListedModel(
+                id=model.id,
+                name=model.name or model.id,
+                provider=model.provider,
+                context_window=model.context_window,
+                reasoning=model.reasoning,
+                input=list(model.input),
+                available=model.ref in usable,
+            )
+            for model in catalogue.all()
+        ]
+    )
+
+
+class UsedProvider(Result):
+    provider: str
+    label: str
+    model: str
+    """The model with which its keys are tried."""
+    keys: list[KeyView]
+
+
+class ModelsState(Result):
+    default_model: str | None
+    why: str
+    """Why this model answers, or why none does."""
+    agent_id: str
+    providers: list[UsedProvider]
+    variables: list[str]
+    """The variables of providers that are set in the Gateway's environment."""
 
 
 @methods.add("models.status", ModelsStatus)
-async def status(call: MethodCall, params: ModelsStatus) -> Any:
+async def status(call: MethodCall, params: ModelsStatus) -> ModelsState:
     """The model that answers, why, and where the Gateway has keys from."""
     gateway, runtime = call.gateway, call.gateway.runtime
     if params.refresh:
@@ -72,58 +122,76 @@ async def status(call: MethodCall, params: ModelsStatus) -> Any:
     config = runtime.config.current
     agent_id = params.agent_id or default_agent_id(config)
     used = await used_keys(runtime, agent_id)
-    providers: dict[str, dict[str, Any]] = {}
-    for one in used:
-        name = one.model.provider
+    providers: dict[str, UsedProvider] = {}
+    for key in used:
+        name = key.model.provider
         facts = PROVIDERS.get(name)
-        row = providers.setdefault(
-            name, {"provider": name, "label": facts.label if facts else name, "model": one.model.ref, "keys": []}
-        )
-        row["keys"].append(one.view(runtime))
+        row = providers.setdefault(name, UsedProvider(name, facts.label if facts else name, key.model.ref, []))
+        row.keys.append(key.view(runtime))
     try:
         choice = runtime.models.catalogue().choose(config, agent_id)
-        chosen = {"defaultModel": choice.model.ref, "why": choice.why}
+        model, why = choice.model.ref, choice.why
     except UnknownModel as unknown:
-        chosen = {"defaultModel": None, "why": str(unknown)}
+        model, why = None, str(unknown)
     variables = {name for provider in PROVIDERS for name in env_names(provider)}
-    return {
-        **chosen,
-        "agentId": agent_id,
-        "providers": list(providers.values()),
-        "variables": sorted(name for name in variables if gateway.environ.get(name, "").strip()),
-    }
+    return ModelsState(
+        default_model=model,
+        why=why,
+        agent_id=agent_id,
+        providers=list(providers.values()),
+        variables=sorted(name for name in variables if gateway.environ.get(name, "").strip()),
+    )
+
+
+class ProbedKey(Result):
+    """One key and how its trial went."""
+
+    provider: str
+    model: str
+    key: KeyView
+    ok: bool
+    said: str = ""
+    """The reply of the model."""
+    error: str = ""
+    kind: ErrorKind = "other"
+    duration_ms: int = 0
+
+
+class ProbedKeys(Result):
+    results: list[ProbedKey]
 
 
 @methods.add("models.probe", ModelsProbe)
-async def probe(call: MethodCall, params: ModelsProbe) -> Any:
+async def probe(call: MethodCall, params: ModelsProbe) -> ProbedKeys:
     """Tries every key with one real message. It costs a few tokens each."""
     runtime = call.gateway.runtime
     agent_id = params.agent_id or default_agent_id(runtime.config.current)
-    wanted = canonical_provider(params.provider) if params.provider else None
-    used = [one for one in await used_keys(runtime, agent_id) if wanted in (None, one.model.provider)]
-    if wanted is not None and not used:
-        raise MethodError(f"the Gateway has no key for {wanted[:80]}")
+    provider = canonical_provider(params.provider) if params.provider else None
+    used = [key for key in await used_keys(runtime, agent_id) if provider in (None, key.model.provider)]
+    if provider is not None and not used:
+        raise MethodError(f"the Gateway has no key for {provider[:80]}")
     turns = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def tried(one: UsedKey) -> dict[str, Any]:
+    async def try_one(key: UsedKey) -> ProbedKey:
         async with turns:
-            row = {"provider": one.model.provider, "model": one.model.ref, "key": one.view(runtime)}
-            return {**row, **await _trial(runtime, one, params.timeout_ms / 1000)}
+            view = key.view(runtime)
+            trial = await _trial(runtime, key, params.timeout_ms / 1000)
+            return ProbedKey(key.model.provider, key.model.ref, view, **msgspec.structs.asdict(trial))
 
-    return {"results": await asyncio.gather(*map(tried, used))}
+    return ProbedKeys(await asyncio.gather(*map(try_one, used)))
 
 
-async def _trial(runtime: Runtime, one: UsedKey, timeout_s: float) -> dict[str, Any]:
+async def _trial(runtime: Runtime, one: UsedKey, timeout_s: float) -> Trial:
     calls, config, clock = runtime.models.calls, runtime.config.current, runtime.clock
     began = clock.now_ms()
     try:
         secret = await calls.keys.read(one.key, one.model, config)
     except MissingKey as missing:
-        return {"ok": False, "error": error_text(missing), "kind": missing.kind}
+        return Trial(ok=False, error=error_text(missing), kind=missing.kind)
     trial = await try_key(calls.provider_for(one.model), one.model, secret, clock, timeout_s=timeout_s)
     if trial.ok:
         calls.keys.cooldowns.succeeded(one.key.credential, one.model.provider, began)
-    return msgspec.to_builtins(trial)
+    return trial
 
 
 async def used_keys(runtime: Runtime, agent_id: str) -> list[UsedKey]:

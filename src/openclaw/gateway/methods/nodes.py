@@ -1,4 +1,4 @@
-"""``node.*``, ``device.*`` and ``signIn.create``: the devices that are let in, and those of them that are nodes.
+"""``node.*``, ``device.*`` and ``signIn.create``: the paired devices, and those of them that are nodes.
 
 A device is a client with a key of its own. A node is a device that carries out commands for the agent.
 """
@@ -21,12 +21,14 @@ from openclaw.gateway.nodes import (
     OWN_METHODS,
     RULES_GET,
     RULES_SET,
+    NodeAck,
     NodeAnswer,
     NodeEvents,
     answer_of,
 )
 from openclaw.gateway.server.frames import NonEmpty, NoParams, NotJson, Params, decode_any
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
+from openclaw.protocol.result import Result
 from openclaw.tools.nodes import NodeFacts, NodeFailed, UnknownNode
 
 if TYPE_CHECKING:
@@ -45,27 +47,57 @@ class NodeRef(Params):
     """The id, or what names one node: its name, its address, or how its id begins."""
 
 
+class NodeView(Result, kw_only=True):
+    ts: int | msgspec.UnsetType = msgspec.UNSET
+    """The time of the answer of ``node.describe``."""
+    caps: tuple[str, ...]
+    commands: tuple[str, ...]
+    """The commands that it may be asked for."""
+    node_id: str
+    display_name: str | None = None
+    platform: str | None = None
+    version: str | None = None
+    device_family: str | None = None
+    model_identifier: str | None = None
+    remote_ip: str | None = None
+    path_env: str | None = None
+    permissions: dict[str, bool] | None = None
+    connected_at_ms: int = 0
+    paired: bool
+    connected: bool
+
+
+class NodeList(Result):
+    ts: int
+    nodes: list[NodeView]
+
+
 @methods.add("node.list", NoParams)
-async def list_nodes(call: MethodCall) -> Any:
+async def list_nodes(call: MethodCall) -> NodeList:
     """The nodes, and whether each is connected."""
     await call.gateway.devices.load()
     await call.gateway.nodes.pairing.load()
-    return {"ts": call.gateway.runtime.clock.now_ms(), "nodes": [_row(node) for node in call.gateway.nodes.all()]}
+    return NodeList(call.gateway.runtime.clock.now_ms(), [_row(node) for node in call.gateway.nodes.all()])
 
 
 @methods.add("node.describe", NodeRef)
-async def describe(call: MethodCall, params: NodeRef) -> Any:
+async def describe(call: MethodCall, params: NodeRef) -> NodeView:
     """One node and what it can do."""
     node = await _choose(call, params.node_id)
-    return {"ts": call.gateway.runtime.clock.now_ms(), **_row(node)}
+    return msgspec.structs.replace(_row(node), ts=call.gateway.runtime.clock.now_ms())
 
 
 class Rename(NodeRef):
     display_name: NonEmpty
 
 
+class NodeRenamed(Result):
+    node_id: str
+    display_name: str
+
+
 @methods.add("node.rename", Rename)
-async def rename(call: MethodCall, params: Rename) -> Any:
+async def rename(call: MethodCall, params: Rename) -> NodeRenamed:
     """Gives a node another name."""
     name = " ".join(params.display_name.split())
     if not name or len(name) > LONGEST_NAME:
@@ -76,12 +108,11 @@ async def rename(call: MethodCall, params: Rename) -> Any:
     else:
         node_id = (await _choose(call, params.node_id)).node_id
     await call.gateway.nodes.pairing.rename(node_id, name)
-    return {"nodeId": node_id, "displayName": name}
+    return NodeRenamed(node_id, name)
 
 
-def _row(node: NodeFacts) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(node)
-    return {"caps": [], "commands": [], **told, "paired": node.paired, "connected": node.connected}
+def _row(node: NodeFacts) -> NodeView:
+    return NodeView(**msgspec.structs.asdict(node))
 
 
 async def _choose(call: MethodCall, name: str, *, to_invoke: bool = False) -> NodeFacts:
@@ -109,9 +140,18 @@ class Invoke(NodeRef):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIMEOUT_MS)] | None = None
 
 
+class NodeInvoked(Result):
+    ok: bool
+    node_id: str
+    command: str
+    payload: Any
+    payload_json: str | None = msgspec.field(name="payloadJSON")
+    """The payload as the node wrote it, if it came as text."""
+
+
 @methods.add("node.invoke", Invoke)
-async def invoke(call: MethodCall, params: Invoke) -> Any:
-    """Has a node carry out a command, and waits for its result."""
+async def invoke(call: MethodCall, params: Invoke) -> NodeInvoked:
+    """Runs a command on a node, and waits for its result."""
     command = params.command.strip()
     if command in OWN_METHODS:
         raise MethodError(f"node.invoke does not send {command}; use exec.approvals.node.get and .set")
@@ -119,12 +159,11 @@ async def invoke(call: MethodCall, params: Invoke) -> Any:
         raise MethodError(refused)
     node = await _choose(call, params.node_id, to_invoke=True)
     answer = await _invoke(call, node, command, params.params, timeout_ms=params.timeout_ms, key=params.idempotency_key)
-    told = {"ok": True, "nodeId": node.node_id, "command": command}
-    return {**told, "payload": answer.payload, "payloadJSON": answer.payload_json}
+    return NodeInvoked(True, node.node_id, command, answer.payload, answer.payload_json)
 
 
 @methods.add("exec.approvals.node.get", NodeRef)
-async def get_rules(call: MethodCall, params: NodeRef) -> Any:
+async def get_rules(call: MethodCall, params: NodeRef) -> OpenObject:
     """The rules for commands on a node."""
     node = await _choose(call, params.node_id)
     return (await _invoke(call, node, RULES_GET, {}, key=str(uuid.uuid4()))).payload
@@ -136,11 +175,11 @@ class NodeRulesSet(NodeRef):
 
 
 @methods.add("exec.approvals.node.set", NodeRulesSet)
-async def set_rules(call: MethodCall, params: NodeRulesSet) -> Any:
+async def set_rules(call: MethodCall, params: NodeRulesSet) -> OpenObject:
     """Writes the rules for commands on a node."""
     node = await _choose(call, params.node_id)
-    wanted = {"file": params.file, "baseHash": params.base_hash}
-    return (await _invoke(call, node, RULES_SET, wanted, key=str(uuid.uuid4()))).payload
+    rules = {"file": params.file, "baseHash": params.base_hash}
+    return (await _invoke(call, node, RULES_SET, rules, key=str(uuid.uuid4()))).payload
 
 
 async def _invoke(call: MethodCall, node: NodeFacts, command: str, params: Any, **how: Any) -> NodeAnswer:
@@ -162,7 +201,7 @@ def _as_error(failed: NodeFailed, command: str) -> MethodError:
     return MethodError(text, code="UNAVAILABLE", details={"code": failed.failure}, retryable=retryable)
 
 
-# What nodes say
+# Reports of nodes
 
 
 class InvokeResult(Params):
@@ -175,14 +214,12 @@ class InvokeResult(Params):
 
 
 @methods.add("node.invoke.result", InvokeResult)
-async def invoke_result(call: MethodCall, params: InvokeResult) -> Any:
+async def invoke_result(call: MethodCall, params: InvokeResult) -> NodeAck:
     """A node's result of a command."""
     if params.node_id != _own_id(call):
         raise MethodError("nodeId mismatch")
     end = answer_of(params.ok, params.payload, params.payload_json, params.error)
-    if call.gateway.nodes.connected.answered(call.client.conn_id, params.id, end):
-        return {"ok": True}
-    return {"ok": True, "ignored": True}
+    return NodeAck(True, ignored=not call.gateway.nodes.connected.answered(call.client.conn_id, params.id, end))
 
 
 class NodeEvent(Params):
@@ -192,7 +229,7 @@ class NodeEvent(Params):
 
 
 @methods.add("node.event", NodeEvent)
-async def node_event(call: MethodCall, params: NodeEvent) -> Any:
+async def node_event(call: MethodCall, params: NodeEvent) -> NodeAck:
     """Something that happened on a node."""
     node_id, payload = _own_id(call), params.payload
     if params.payload_json is not None:
@@ -215,7 +252,7 @@ def _own_id(call: MethodCall) -> str:
     return call.client.device_id
 
 
-# Letting nodes in
+# Pairing of nodes
 
 
 class NodePairRequest(Params):
@@ -233,30 +270,54 @@ class NodePairRequest(Params):
     silent: bool | None = None
 
 
+class NodePairingRequested(Result):
+    status: Literal["pending"]
+    request: OpenObject
+    created: bool
+    """Whether the request is new."""
+
+
 @methods.add("node.pair.request", NodePairRequest)
-async def request_pairing(call: MethodCall, params: NodePairRequest) -> Any:
-    """Asks to be let in as a node."""
+async def request_pairing(call: MethodCall, params: NodePairRequest) -> NodePairingRequested:
+    """Asks to be paired as a node."""
     facts: dict[str, Any] = msgspec.to_builtins(params)
     request, created = await call.gateway.nodes.pairing.request(facts.pop("nodeId"), facts)
     if created:
         call.gateway.broadcaster.publish("node.pair.requested", request, drop_if_slow=True)
-    return {"status": "pending", "request": request, "created": created}
+    return NodePairingRequested("pending", request, created)
+
+
+class Pairings(Result):
+    """Records of requests and of paired devices or nodes. They keep the fields of other versions."""
+
+    pending: list[OpenObject]
+    paired: list[OpenObject]
 
 
 @methods.add("node.pair.list", NoParams)
-async def list_pairing(call: MethodCall) -> Any:
-    """The nodes that are let in, and those that wait."""
+async def list_pairing(call: MethodCall) -> Pairings:
+    """The paired nodes, and the requests that wait."""
     await call.gateway.nodes.pairing.load()
-    return call.gateway.nodes.pairing.listing()
+    return Pairings(**call.gateway.nodes.pairing.listing())
 
 
 class PairDecision(Params):
     request_id: NonEmpty
 
 
+class NodeApproved(Result):
+    request_id: str
+    node: OpenObject
+
+
+class NodeRejected(Result):
+    request_id: str
+    node_id: str
+
+
 @methods.add("node.pair.approve", PairDecision)
-async def approve_node(call: MethodCall, params: PairDecision) -> Any:
-    """Lets a node in."""
+async def approve_node(call: MethodCall, params: PairDecision) -> NodeApproved:
+    """Pairs a node."""
     request_id = params.request_id
     try:
         node = await call.gateway.nodes.pairing.approve(request_id)
@@ -265,27 +326,29 @@ async def approve_node(call: MethodCall, params: PairDecision) -> Any:
     if node is None:
         raise MethodError("unknown requestId")
     _announce(call, request_id, node["nodeId"], "approved")
-    return {"requestId": request_id, "node": node}
+    return NodeApproved(request_id, node)
 
 
 @methods.add("node.pair.reject", PairDecision)
-async def reject_node(call: MethodCall, params: PairDecision) -> Any:
-    """Refuses a node."""
+async def reject_node(call: MethodCall, params: PairDecision) -> NodeRejected:
+    """Rejects a node."""
     request = await call.gateway.nodes.pairing.reject(params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
     _announce(call, request["requestId"], request["nodeId"], "rejected")
-    return {"requestId": request["requestId"], "nodeId": request["nodeId"]}
+    return NodeRejected(request["requestId"], request["nodeId"])
 
 
-def _announce(call: MethodCall, request_id: str, node_id: str, decision: str) -> None:
-    payload = {
-        "requestId": request_id,
-        "nodeId": node_id,
-        "decision": decision,
-        "ts": call.gateway.runtime.clock.now_ms(),
-    }
-    call.gateway.broadcaster.publish("node.pair.resolved", payload, drop_if_slow=True)
+class NodePairResolved(Result):
+    request_id: str
+    node_id: str
+    decision: Literal["approved", "rejected"]
+    ts: int
+
+
+def _announce(call: MethodCall, request_id: str, node_id: str, decision: Literal["approved", "rejected"]) -> None:
+    event = NodePairResolved(request_id, node_id, decision, call.gateway.runtime.clock.now_ms())
+    call.gateway.broadcaster.publish("node.pair.resolved", event, drop_if_slow=True)
 
 
 class PairVerify(Params):
@@ -293,28 +356,43 @@ class PairVerify(Params):
     token: NonEmpty
 
 
+class NodeVerified(Result):
+    ok: bool
+    node: OpenObject | msgspec.UnsetType = msgspec.UNSET
+
+
 @methods.add("node.pair.verify", PairVerify)
-async def verify(call: MethodCall, params: PairVerify) -> Any:
+async def verify(call: MethodCall, params: PairVerify) -> NodeVerified:
     """Whether a node's token is the one it was given."""
     pairing = call.gateway.nodes.pairing
     await pairing.load()
     node = pairing.verify(params.node_id, params.token)
-    return {"ok": True, "node": node} if node is not None else {"ok": False}
+    return NodeVerified(True, node) if node is not None else NodeVerified(False)
 
 
 # Devices
 
 
 @methods.add("device.pair.list", NoParams)
-async def list_devices(call: MethodCall) -> Any:
-    """The paired devices, and those that wait to be let in."""
+async def list_devices(call: MethodCall) -> Pairings:
+    """The paired devices, and the requests that wait."""
     await call.gateway.devices.load()
-    return call.gateway.devices.listing()
+    return Pairings(**call.gateway.devices.listing())
+
+
+class DeviceApproved(Result):
+    request_id: str
+    device: OpenObject
+
+
+class DeviceRejected(Result):
+    request_id: str
+    device_id: str
 
 
 @methods.add("device.pair.approve", PairDecision)
-async def approve_device(call: MethodCall, params: PairDecision) -> Any:
-    """Lets a device in."""
+async def approve_device(call: MethodCall, params: PairDecision) -> DeviceApproved:
+    """Pairs a device."""
     request_id = params.request_id
     await call.gateway.devices.load()
     request = call.gateway.devices.waiting(request_id)
@@ -325,25 +403,29 @@ async def approve_device(call: MethodCall, params: PairDecision) -> Any:
     announce_pairing(
         call.gateway.broadcaster, call.gateway.runtime.clock, {**device, "requestId": request_id}, "approved"
     )
-    return {"requestId": request_id, "device": summary(device)}
+    return DeviceApproved(request_id, summary(device))
 
 
 @methods.add("device.pair.reject", PairDecision)
-async def reject_device(call: MethodCall, params: PairDecision) -> Any:
-    """Refuses a device."""
+async def reject_device(call: MethodCall, params: PairDecision) -> DeviceRejected:
+    """Rejects a device."""
     request = await call.gateway.devices.reject(params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
     announce_pairing(call.gateway.broadcaster, call.gateway.runtime.clock, request, "rejected")
-    return {"requestId": request["requestId"], "deviceId": request["deviceId"]}
+    return DeviceRejected(request["requestId"], request["deviceId"])
 
 
 class PairedDevice(Params):
     device_id: NonEmpty
 
 
+class DeviceRemoved(Result):
+    device_id: str
+
+
 @methods.add("device.pair.remove", PairedDevice)
-async def remove(call: MethodCall, params: PairedDevice) -> Any:
+async def remove(call: MethodCall, params: PairedDevice) -> DeviceRemoved:
     """Forgets a paired device and closes its connections."""
     device_id = params.device_id
     await call.gateway.devices.load()
@@ -351,7 +433,7 @@ async def remove(call: MethodCall, params: PairedDevice) -> Any:
     if not await call.gateway.devices.remove(device_id):
         raise MethodError("unknown deviceId")
     call.gateway.end_device(device_id, None, "device removed", last=call.client)
-    return {"deviceId": device_id}
+    return DeviceRemoved(device_id)
 
 
 class DeviceToken(Params):
@@ -363,35 +445,49 @@ class TokenRotate(DeviceToken):
     scopes: list[NonEmpty] | None = None
 
 
+class TokenRotated(Result):
+    device_id: str
+    role: str
+    token: str
+    scopes: list[str]
+    rotated_at_ms: int
+
+
+class TokenRevoked(Result):
+    device_id: str
+    role: str
+    revoked_at_ms: int
+
+
 @methods.add("device.token.rotate", TokenRotate)
-async def rotate(call: MethodCall, params: TokenRotate) -> Any:
-    """Gives a device a new token; the old one no longer counts."""
+async def rotate(call: MethodCall, params: TokenRotate) -> TokenRotated:
+    """Gives a device a new token; the old one is invalid from then on."""
     await call.gateway.devices.load()
-    had = token_scopes(call.gateway.devices.paired(params.device_id), params.role)
-    wanted = had if params.scopes is None else params.scopes
-    _check_hands_out(call, [*had, *wanted])
-    token = await call.gateway.devices.rotate_token(params.device_id, params.role, wanted)
+    old_scopes = token_scopes(call.gateway.devices.paired(params.device_id), params.role)
+    scopes = old_scopes if params.scopes is None else params.scopes
+    _check_hands_out(call, [*old_scopes, *scopes])
+    token = await call.gateway.devices.rotate_token(params.device_id, params.role, scopes)
     if token is None:
         raise MethodError("unknown deviceId/role")
     call.gateway.end_device(params.device_id, params.role, "device token rotated", last=call.client)
-    answer: dict[str, Any] = {"deviceId": params.device_id, "role": params.role, "token": token["token"]}
-    return {**answer, "scopes": token["scopes"], "rotatedAtMs": token.get("rotatedAtMs") or token["createdAtMs"]}
+    rotated_at_ms = token.get("rotatedAtMs") or token["createdAtMs"]
+    return TokenRotated(params.device_id, params.role, token["token"], token["scopes"], rotated_at_ms)
 
 
 @methods.add("device.token.revoke", DeviceToken)
-async def revoke(call: MethodCall, params: DeviceToken) -> Any:
-    """Takes a device's token away and closes its connections."""
+async def revoke(call: MethodCall, params: DeviceToken) -> TokenRevoked:
+    """Revokes a device's token and closes its connections."""
     await call.gateway.devices.load()
     _check_hands_out(call, token_scopes(call.gateway.devices.paired(params.device_id), params.role))
     token = await call.gateway.devices.revoke_token(params.device_id, params.role)
     if token is None:
         raise MethodError("unknown deviceId/role")
     call.gateway.end_device(params.device_id, params.role, "device token revoked", last=call.client)
-    return {"deviceId": params.device_id, "role": params.role, "revokedAtMs": token["revokedAtMs"]}
+    return TokenRevoked(params.device_id, params.role, token["revokedAtMs"])
 
 
 def _check_hands_out(call: MethodCall, scopes: Collection[str]) -> None:
-    """Nobody gives, renews or takes away more than they have themselves."""
+    """Refuse a caller that grants, renews or revokes more than it has itself."""
     if refused := beyond(call.client.scopes, scopes):
         raise MethodError(f"{refused} (the device has it or would get it; ask a client that has it)")
 
@@ -400,7 +496,12 @@ class SignInCreate(Params):
     secret: NonEmpty
 
 
+class SignInTicket(Result):
+    ticket: str
+    expires_in_ms: int
+
+
 @methods.add("signIn.create", SignInCreate)
-async def create_sign_in(call: MethodCall, params: SignInCreate) -> Any:
+async def create_sign_in(call: MethodCall, params: SignInCreate) -> SignInTicket:
     """Puts a secret that the caller knows behind a ticket, with which a web page signs in once."""
-    return {"ticket": call.gateway.sign_in_tickets.issue(params.secret), "expiresInMs": TICKET_TTL_MS}
+    return SignInTicket(call.gateway.sign_in_tickets.issue(params.secret), TICKET_TTL_MS)

@@ -14,10 +14,11 @@ from openclaw.config.agents import default_agent_id
 from openclaw.gateway.channels import summary_lines
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.logs import DAILY_NAME, log_path
-from openclaw.gateway.server.events import LET_GO, Resumption, catch_up, resume
+from openclaw.gateway.server.events import LET_GO, ReplayResult, Resumption, catch_up, resume
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
 from openclaw.gateway.session_views import list_kind, model_defaults, most_recent, row_view
+from openclaw.protocol.result import Result, Success
 from openclaw.protocol.sessions import ModelDefaults
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.sessions import SessionRow
@@ -133,13 +134,13 @@ class SystemEvent(Params):
 
 
 @methods.add("system-presence", NoParams)
-async def presence(call: MethodCall) -> Any:
-    """Who is connected."""
+async def presence(call: MethodCall) -> list[OpenObject]:
+    """The connected clients and the instances that announced themselves."""
     return call.gateway.presence.listing()
 
 
 @methods.add("system-event", SystemEvent)
-async def system_event(call: MethodCall, params: SystemEvent) -> Any:
+async def system_event(call: MethodCall, params: SystemEvent) -> Success:
     """Takes a line of the form ``Node: …`` as presence. Another text waits for the session's next run."""
     text = params.text.strip()
     if not text:
@@ -150,7 +151,7 @@ async def system_event(call: MethodCall, params: SystemEvent) -> Any:
         gateway.runtime.notes.add(gateway.canonical_key(params.session_key), text)
         await gateway.runtime.notes.synced()
     gateway.publish_presence()
-    return {"ok": True}
+    return Success(True)
 
 
 class LogsTail(Params):
@@ -159,25 +160,33 @@ class LogsTail(Params):
     max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
 
 
+class LogTail(Result):
+    file: str
+    cursor: int
+    """Where the next call continues."""
+    size: int
+    lines: list[str]
+    truncated: bool
+    """Earlier lines were left out."""
+    reset: bool
+    """The cursor no longer fits the file."""
+
+
 @methods.add("logs.tail", LogsTail)
-async def tail(call: MethodCall, params: LogsTail) -> Any:
-    """The log from a place on."""
+async def tail(call: MethodCall, params: LogsTail) -> LogTail:
+    """The log from a cursor on."""
     path = log_path(call.gateway.runtime.state_dir, call.gateway.runtime.config.current.logging.file)
     return await asyncio.to_thread(read_tail, path, params.cursor, params.limit, params.max_bytes)
 
 
-def read_tail(path: Path, cursor: int | None, limit: int, max_bytes: int) -> dict[str, Any]:
-    """The lines from ``cursor`` on.
-
-    ``reset`` says that the cursor no longer fits the file, ``truncated`` that earlier lines were left out.
-    """
+def read_tail(path: Path, cursor: int | None, limit: int, max_bytes: int) -> LogTail:
+    """Return the lines from ``cursor`` on."""
     if not path.exists() and path.parent.is_dir():
         # Just after midnight today's file may not exist yet, so the newest daily file is read.
-        names = [(found, each) for each in path.parent.iterdir() if (found := DAILY_NAME.fullmatch(each.name))]
-        path = max((each for found, each in names if not found[2]), key=lambda each: each.name, default=path)
-    answer: dict[str, Any] = {"file": str(path), "cursor": 0, "size": 0, "lines": [], "truncated": False}
+        names = [(match, each) for each in path.parent.iterdir() if (match := DAILY_NAME.fullmatch(each.name))]
+        path = max((each for match, each in names if not match[2]), key=lambda each: each.name, default=path)
     if not path.exists():
-        return {**answer, "reset": bool(cursor)}
+        return LogTail(str(path), 0, 0, [], False, bool(cursor))
     with path.open("rb") as file:
         size = file.seek(0, 2)
         start, reset, truncated = _range(cursor, size, max_bytes)
@@ -194,8 +203,7 @@ def read_tail(path: Path, cursor: int | None, limit: int, max_bytes: int) -> dic
         lines = lines[1:]
     shown = [line.decode("utf-8", "replace") for line in lines[-limit:]]
     end = start + len(whole) + len(newline) if newline else (start if cursor is not None else size)
-    answer |= {"cursor": end, "size": size, "lines": shown, "truncated": truncated or len(lines) > limit}
-    return {**answer, "reset": reset}
+    return LogTail(str(path), end, size, shown, truncated or len(lines) > limit, reset)
 
 
 def _range(cursor: int | None, size: int, max_bytes: int) -> tuple[int, bool, bool]:
@@ -214,7 +222,7 @@ class EventsReplay(Params):
 
 
 @methods.add("events.replay", EventsReplay)
-async def replay(call: MethodCall, params: EventsReplay) -> Any:
+async def replay(call: MethodCall, params: EventsReplay) -> ReplayResult:
     """Sends every broadcast after that number, then the answer.
 
     ``gap`` says that some broadcasts are no longer kept. The client must then load its state again.
@@ -232,6 +240,6 @@ async def replay(call: MethodCall, params: EventsReplay) -> Any:
 
 
 @methods.add("cluster.status", NoParams)
-async def cluster_status(call: MethodCall) -> Any:
+async def cluster_status(call: MethodCall) -> OpenObject:
     """The nodes of the cluster: how they do, what they own, and how far behind they are."""
     return await call.gateway.cluster.status()

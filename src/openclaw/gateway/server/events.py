@@ -41,6 +41,7 @@ from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.models.errors import demo_text, switch_text
 from openclaw.outbound.reply import with_footer
+from openclaw.protocol.result import Result
 from openclaw.rights import rights_of_client
 from openclaw.runs.run import Run, RunAbsorbed, RunBegan, RunEvent, RunFinished, RunStopping, RunWatched
 from openclaw.sessions.keys import shown_key
@@ -389,6 +390,18 @@ class Backlog:
         return bool(self._kept) and self._kept[0].seq <= seq + 1
 
 
+class ReplayResult(Result, kw_only=True):
+    ok: bool
+    gap: bool = False
+    """Some missed events cannot be sent. The client must load its state again."""
+    reason: str = ""
+    """Why there is a gap."""
+    replayed: int | msgspec.UnsetType = msgspec.UNSET
+    """The number of events sent. It is absent in ``hello-ok``, which is sent before them."""
+    seq: int
+    epoch: str
+
+
 class Resumption(msgspec.Struct, frozen=True):
     """The number after which a returning client continues."""
 
@@ -396,12 +409,16 @@ class Resumption(msgspec.Struct, frozen=True):
     gap: str = ""
     """Why some missed events cannot be sent. The client must then load its state again."""
 
-    def view(self, broadcaster: Broadcaster, replayed: int | None = None) -> dict[str, Any]:
-        """The answer for the client. ``replayed`` is known once everything has been sent."""
-        told: dict[str, Any] = {"ok": False, "gap": True, "reason": self.gap} if self.gap else {"ok": True}
-        if replayed is not None:
-            told["replayed"] = replayed
-        return {**told, "seq": broadcaster.seq, "epoch": broadcaster.epoch}
+    def view(self, broadcaster: Broadcaster, replayed: int | msgspec.UnsetType = msgspec.UNSET) -> ReplayResult:
+        """Return the answer for the client. ``replayed`` is known once everything has been sent."""
+        return ReplayResult(
+            ok=not self.gap,
+            gap=bool(self.gap),
+            reason=self.gap,
+            replayed=replayed,
+            seq=broadcaster.seq,
+            epoch=broadcaster.epoch,
+        )
 
 
 def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resumption:
