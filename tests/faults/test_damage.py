@@ -291,7 +291,7 @@ async def test_broken_text_in_a_transcript_cuts_no_client_off_and_why_tells_of_t
         assert (await texts(client, "broken"))[-1] == "sec\ufffd\ufffdond"
         assert await texts(client, "gap") == [
             "first é",
-            "The file of this conversation is damaged here. What can be read is shown; a message may be missing.",
+            "The file of this conversation is damaged here. The readable part is shown; a message may be missing.",
             "file",
             "second",
         ]

@@ -28,8 +28,8 @@ ErrorKind: TypeAlias = Literal[
     "unknown",
     "other",
 ]
-"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending. ``unknown``: there is no such
-model."""
+"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending. ``unknown``: the model
+does not exist."""
 
 
 CLI_API = "cli"

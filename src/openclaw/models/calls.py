@@ -61,7 +61,7 @@ class ModelCalls:
     """Makes every model call of a Gateway.
 
     ``config`` gives the current configuration. ``take_turn`` is awaited before the request is built and before the
-    answer is handled, so that many calls at once leave room for other tasks. ``failed`` is told of every failed call.
+    answer is handled, so that many calls at once leave room for other tasks. ``failed`` gets every failed call.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ModelCalls:
         }
 
     async def call(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
-        """The model's message. ``on_event`` is told of every event before it. The key is looked up at every call.
+        """Return the model's message. ``on_event`` gets every event before it. The key is resolved at every call.
 
         A caller that is cancelled hangs up at once. Raises ``ModelError``, which names the credential that was used.
         """
@@ -202,7 +202,7 @@ class TryAgain(msgspec.Struct, frozen=True):
 
     delay_ms: int = 0
     other_key: bool = False
-    """It is asked with another key. The attempts are counted anew."""
+    """Retry with another key. The attempts are counted from zero."""
 
 
 class HandOver(msgspec.Struct, frozen=True):

@@ -284,7 +284,7 @@ class Catalogue:
 
 
 class CurrentCatalogue:
-    """Returns the models of the current configuration, made anew when the configuration has changed.
+    """Return the models of the current configuration, built again after the configuration has changed.
 
     ``found`` are the models of servers on this machine. Keys that are stored and models that are fetched while the
     Gateway runs are noticed by ``look_again``.

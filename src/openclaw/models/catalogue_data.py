@@ -19,7 +19,7 @@ _PRICES = ("input", "output", "cache_read", "cache_write")
 
 
 class ProviderFacts(msgspec.Struct, frozen=True):
-    """What is known of a provider before anything is configured."""
+    """The built-in settings of a provider, before anything is configured."""
 
     name: str
     label: str

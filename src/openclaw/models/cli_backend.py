@@ -2,7 +2,7 @@
 
 A program is started for each answer. It gets the system prompt and the new message, prints its answer and ends. It has
 tools of its own and none of ours. A program that keeps conversations goes on with its own as long as it holds what ours
-holds. Otherwise it begins anew and gets our whole conversation as text.
+holds. Otherwise it starts a new session and gets our whole conversation as text.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ KNOWN_BACKENDS: dict[str, CliBackend] = {
         session_id_fields=["thread_id"],
     ),
 }
-"""What is known of two programs. A setting in the configuration replaces the one here."""
+"""The settings of two programs. A setting in the configuration replaces the one here."""
 
 
 def backend_of(config: Config, provider: str) -> CliBackend | None:
@@ -229,7 +229,7 @@ class ProgramCall(msgspec.Struct, kw_only=True):
         return self.prompt.encode("utf-8", "replace") if self.on_standard_input else b""
 
     def put_pictures(self, folder: Path) -> None:
-        """Writes the pictures to files, which the program is told of. Blocking."""
+        """Write the pictures to files, whose names the program gets. Blocking."""
         for number, picture in enumerate(self.pictures, 1):
             path = folder / f"picture-{number}{_SUFFIXES.get(picture.mime_type, '.jpg')}"
             path.write_bytes(base64.b64decode(picture.data))

@@ -219,7 +219,8 @@ def _assistant_block(block: AssistantBlock, same: bool) -> AssistantBlock | None
 class UniqueIds:
     """Hands out call ids that are legal and unique in one request.
 
-    Stored ids can clash: some models number calls anew in every reply, and two ids can become equal when made legal.
+    Stored ids can clash: some models restart the numbering of calls in every reply, and two ids can become equal when
+    made legal.
     """
 
     def __init__(self, max_length: int, rule: IdRule | None = None) -> None:

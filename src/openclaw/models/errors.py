@@ -396,7 +396,7 @@ _WORDS = {
 
 
 def error_text(failure: ModelError) -> str:
-    """What a person is told about a failed call: what is wrong, what to do, and the provider's own words.
+    """Return the text about a failed call for people: the problem, the remedy and the provider's own words.
 
     Texts that were not made from a provider's answer are already plain and stay as they are.
     """

@@ -314,7 +314,7 @@ class SseTooLarge(ValueError):
 class SseParser:
     """Takes the byte stream in pieces of any size and returns the data of the events that each piece completes.
 
-    The names of events are passed over: the protocols of models name an event in its data, too.
+    The names of events are skipped, because the protocols of models also name an event in its data.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -410,7 +410,7 @@ class ReplyReader(abc.ABC):
 
     @abc.abstractmethod
     def _read_whole(self, body: bytes) -> bool:
-        """False if the document is no reply."""
+        """False if the document is not a reply."""
 
     def _end(self) -> None:  # noqa: B027
         """Ends the reply for the reason in ``stop``. A protocol whose last event says all never sets ``stop``."""
@@ -587,7 +587,7 @@ class MessageBuilder:
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """The object in a call's JSON text, or None when the text is no JSON object. Empty text means no arguments."""
+    """Return the object in a call's JSON text, or None if it is not a JSON object. Empty text means no arguments."""
     if not text.strip():
         return {}
     try:

@@ -58,7 +58,7 @@ SourceKind: TypeAlias = Literal["unneeded", "config", "env", "file", "command", 
 
 
 class MissingKey(ModelError):
-    """There is no usable key. The text names the variable or config path to set."""
+    """Raised if no usable key exists. The text names the variable or config path to set."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="auth")
@@ -764,7 +764,7 @@ def put_stats(document: dict[str, Any], changes: dict[str, CredentialStats], las
 
 
 def read_document(path: str) -> dict[str, Any] | None:
-    """The content of ``auth-profiles.json``. None: there is no such file. Raises ``UnreadableProfiles``."""
+    """Return the content of ``auth-profiles.json``, or None if it does not exist. Raise ``UnreadableProfiles``."""
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as file:
             document = msgspec.json.decode(file.read(MAX_FILE_CHARS))

@@ -323,7 +323,7 @@ _decoder = msgspec.json.Decoder(_Chunk)
 
 
 class ChatStream(ReplyReader):
-    """Reads the chunks of a chat completion. Calls are told apart by index, by id, or by their order."""
+    """Reads the chunks of a chat completion. Calls are distinguished by index, by id, or by their order."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
         super().__init__(model, timestamp)

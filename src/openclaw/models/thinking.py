@@ -104,7 +104,7 @@ def output_limit(model: Model, requested: int | None, room: int | None = None) -
 def budget_and_limit(
     level: ThinkingLevel, model: Model, requested: int | None, room: int | None = None
 ) -> tuple[int, int]:
-    """Anthropic's thinking budget and ``max_tokens``. A budget of 0 means that there is no room to think."""
+    """Anthropic's thinking budget and ``max_tokens``. A budget of 0 leaves no room to think."""
     answer = output_limit(model, requested, room)
     budget = BUDGETS.get(level, 0)
     limit = output_limit(model, answer + budget, room)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 _UNREADABLE = (ValueError, RecursionError, msgspec.MsgspecError)
 MOST_TRIES = 50
-"""How often a change is worked out anew because somebody else was faster."""
+"""How often a change is repeated because another writer was faster."""
 
 Version: TypeAlias = tuple[int, ...]
 """It differs after every change. It says nothing else."""
@@ -46,13 +46,13 @@ class DocumentStore(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other Gateways may write the documents, too."""
+        """Whether other Gateways may also write the documents."""
         ...
 
     async def get(self, name: str) -> StoredDocument | None: ...
 
     async def version(self, name: str) -> Version | None:
-        """Returns the version alone, which costs little. None when there is no such document."""
+        """Return only the version, which is cheap, or None if the document does not exist."""
         ...
 
     async def put(self, name: str, data: bytes, version: Version | None) -> Version:
@@ -64,7 +64,7 @@ class DocumentStore(Protocol):
         ...
 
     async def backup(self, name: str) -> bytes | None:
-        """Return the copy of the document as it was last put, or None if there is no copy."""
+        """Return the last stored copy of the document, or None if there is no copy."""
         ...
 
     async def put_back(self, name: str, data: bytes) -> tuple[Version | None, str]:
@@ -154,7 +154,7 @@ class SharedDocument(Generic[T]):
 
     @property
     def data(self) -> bytes | None:
-        """The newest bytes that this process has seen. None when there is no document, or a damaged one."""
+        """The newest bytes that this process has read, or None if the document is missing or damaged."""
         return self._data
 
     async def current(self) -> T:
@@ -179,7 +179,7 @@ class SharedDocument(Generic[T]):
         """Applies an edit to the newest value, writes it and returns what the edit returns.
 
         The edit changes the value that it is given, and may be called again with a newer one. Nothing is written if
-        it changes nothing. What it raises goes to the caller, and nothing is changed.
+        it changes nothing. Its exceptions reach the caller, and nothing is changed.
         """
         async with self._changing:
             for _ in range(MOST_TRIES):

@@ -39,7 +39,7 @@ SETTINGS_WITHIN = 200
 """The most entries before a compaction's kept ones that are searched for the model and the thinking level."""
 _INDEX_BYTES = 250
 """The approximate memory that one indexed entry takes."""
-_DAMAGE_TEXT = "The file of this conversation is damaged here. What can be read is shown; a message may be missing."
+_DAMAGE_TEXT = "The file of this conversation is damaged here. The readable part is shown; a message may be missing."
 Rebuilding: TypeAlias = Generator[list[int], list[bytes], BranchContext]
 """Builds a context. It yields places whose lines it needs, and is sent the lines."""
 

@@ -89,11 +89,11 @@ class ReasonCode(StrEnum):
     REDELIVERED = "redelivered"
     """The same message was delivered again. It was recognised and started nothing."""
     OTHER = "other"
-    """There is no code for the reason (its words, for example the provider's own error)."""
+    """The reason has no code, only text, for example the provider's own error."""
 
 
 class RejectedMessage(msgspec.Struct, kw_only=True):
-    """A message that was not taken in, or that was delivered again. Its words are not kept."""
+    """A message that was rejected, or that was delivered again. Its text is not stored."""
 
     message_id: str
     """The channel's id of the message, or the run id that a client gave it."""
@@ -135,7 +135,7 @@ NO_REASON = Reason()
 
 
 class DeliveryCode(StrEnum):
-    """What is known about the delivery of a part besides its state."""
+    """Details of the delivery of a part, in addition to its state."""
 
     NONE = ""
     REPEATED = "repeated"
@@ -177,11 +177,11 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     written: str = ""
     """What the person wrote, byte for byte, where the prompt holds it in another form. See ``foreign_text``."""
     disarmed: list[TextChange] = []
-    """What was changed in the texts of people on their way into the prompt. ``why`` shows it."""
+    """The changes made to people's texts on their way into the prompt. ``why`` shows them."""
     internal: bool = False
     """The Gateway wrote the prompt for the model, e.g. about a command that has ended. No client shows it."""
     text: str = ""
-    """What is delivered for a message that needs no run."""
+    """The delivery for a message that needs no run."""
     command: bool = False
     """The message is a command, which the Gateway answers without a run. ``prompt`` is what the person wrote."""
     images: list[StoredImage] = []
@@ -199,7 +199,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     guest: bool = False
     """Others than the owner wrote it, or may have: a guest on a channel, a webhook, a node."""
     dropped_count: int = 0
-    """How many messages a full queue dropped before this one. The agent is told of them with it."""
+    """How many messages a full queue dropped before this one. The prompt of this one mentions them."""
     dropped_lines: list[str] = []
     """The beginnings of the last of them."""
     message_ids: list[str] = []
@@ -248,7 +248,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class Accept(msgspec.Struct, kw_only=True):
-    """A message as it goes into the ledger, before its sender is told that it was received."""
+    """A message as the ledger accepts it, before its sender gets the acknowledgement."""
 
     run_id: str
     """The idempotency key and run id. It is unique among the messages that the ledger keeps."""
@@ -473,7 +473,7 @@ class MessageLifecycle(Protocol):
 
 
 class MessageSearch(Protocol):
-    """What is known of messages, and how long it is kept."""
+    """The stored history of messages, and its retention."""
 
     async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]: ...
 
@@ -503,7 +503,7 @@ class MessageSearch(Protocol):
         ...
 
     async def note_rejected(self, note: RejectedMessage) -> None:
-        """Remembers a message that was not taken in. The same note again raises its count. Old notes are dropped."""
+        """Store a rejected message. The same note again raises its count. Old notes are deleted."""
         ...
 
     async def rejected(self, message_ids: Sequence[str]) -> list[RejectedMessage]:
@@ -621,7 +621,7 @@ class Outbox(Protocol):
         ...
 
     async def outbox_retry(self, outbox_ids: Sequence[int]) -> int:
-        """Lets parts that were given up be tried anew, as if they had been made now. Returns their number.
+        """Retry parts that were given up, as if they had been created now. Return their number.
 
         A part that may have arrived before stays in doubt.
         """

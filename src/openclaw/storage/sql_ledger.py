@@ -47,7 +47,7 @@ from openclaw.storage.message_ledger import (
 LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state or by the channel's id may read."""
 MOST_REJECTED = 5_000
-"""How many messages that were not taken in are remembered."""
+"""How many rejected messages are stored."""
 PRUNE_EVERY = 64
 """One in so many look-ups of an unknown key removes keys that are too old. The others write nothing."""
 
@@ -325,7 +325,7 @@ def check_end(ledger_id: int, state: MessageState, parts: Sequence[OutboxPart]) 
 
 
 def absorbed_result(reason: Reason, run_id: str) -> dict[str, Any] | None:
-    """The result of a message that another run takes in. A collected one is answered there."""
+    """Return the result of a message that another run absorbs. A collected one is answered there."""
     return {"answeredBy": run_id} if reason.code is ReasonCode.COLLECTED else None
 
 
@@ -380,7 +380,7 @@ def accepted_row(message: Accept, ledger_id: int, now: int) -> LedgerRow:
 
 
 def message_of(row: Any) -> LedgerRow:
-    """Makes a message of a row. What is damaged is read as empty, so that other messages can be read."""
+    """Convert a row to a message. Damaged columns are read as empty, so that other messages stay readable."""
     fields = dict(zip(_MESSAGE_COLUMNS, row, strict=True))
     reason, result = reason_of(fields.pop("code"), fields.pop("detail")), fields["result"]
     fields["route"] = decode_route(fields["route"])

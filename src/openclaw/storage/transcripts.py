@@ -65,7 +65,7 @@ class Transcript(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """What was wrong with the file: damaged lines, a torn end, a missing header. The store has logged it."""
+        """The defects of the file: damaged lines, a torn end, a missing header. The store has logged them."""
         ...
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Transcript(Protocol):
         ...
 
     async def branch(self, entry_id: str | None) -> None:
-        """Moves the leaf, with None to before the first entry. Raises ``KeyError`` when there is no such entry.
+        """Move the leaf, with None to before the first entry. Raise ``KeyError`` if the entry does not exist.
 
         The store remembers the move only when an entry is appended there.
         """
@@ -147,7 +147,7 @@ class TranscriptStore(Protocol):
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> Transcript | None:
         """Opens a transcript. While it stays in memory, every caller gets the same object.
 
-        Without ``create`` it returns None when there is no such transcript.
+        Without ``create``, return None if the transcript does not exist.
         """
         ...
 
@@ -171,7 +171,7 @@ class TranscriptStore(Protocol):
         ...
 
     async def locate(self, ref: TranscriptRef) -> str | None:
-        """Returns the name of this transcript (``Transcript.path``), or None when there is no such transcript."""
+        """Return the name of this transcript (``Transcript.path``), or None if the transcript does not exist."""
         ...
 
     def default_path(self, ref: TranscriptRef) -> str:

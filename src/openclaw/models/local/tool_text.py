@@ -25,7 +25,7 @@ MARKERS = (THINK, THINK_END, CALL, CALL_END, RESULT, RESULT_END, "<tools>", "</t
 TOOL_FORMAT = "qwen3"
 """``compat.toolFormat`` of a configured model file that was trained on this form."""
 NO_THOUGHTS = f"{THINK}\n\n{THINK_END}\n\n"
-"""Begins the answer of a model that shall not reason."""
+"""Begins the answer of a model that must not reason."""
 LONGEST_CALL = 200_000
 
 _TOOLS = (
@@ -183,7 +183,7 @@ def held_back(text: str, markers: Sequence[str]) -> int:
 
 
 def read_call(written: str) -> tuple[str, str]:
-    """The name and the JSON text of the arguments. Text that is no such object is given as the arguments."""
+    """Return the name and the JSON text of the arguments. Any other text is returned as the arguments."""
     text = written.strip()
     try:
         value: Any = json.loads(text)

@@ -74,7 +74,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     files: list[StoredFile]
     skipped: list[str] = []
-    """What could not be stored: files that cannot be read, and sessions without a transcript."""
+    """The items that could not be stored: unreadable files, and sessions without a transcript."""
 
     @property
     def size(self) -> int:
@@ -206,7 +206,7 @@ class BackupFolder:
         try:
             data = (self.folder / "backups" / backup_id).read_bytes()
         except (OSError, ValueError):
-            raise BackupError(f"There is no backup {backup_id}; `openclaw backup list` shows them.") from None
+            raise BackupError(f"Backup {backup_id} does not exist; `openclaw backup list` shows all backups.") from None
         try:
             return msgspec.json.decode(self._open(data), type=Backup)
         except (msgspec.MsgspecError, _Damaged) as error:
@@ -318,7 +318,7 @@ class _Damaged(Exception):
 
 
 class _Copied(NamedTuple):
-    """What was stored for a path: the file itself, or all files of a session store."""
+    """The stored copy of a path: the file itself, or all files of a session store."""
 
     files: list[StoredFile]
     kind: Kind
@@ -369,7 +369,7 @@ class _Copy:
         return [*(f"{path}: {problem}" for path, problem in refused.items()), *map(_lost_line, self._lost)]
 
     def _copy(self, *kinds: Kind) -> None:
-        """Copy all files of these kinds. What came later than the copies of another kind is not looked for."""
+        """Copy all files of these kinds. Files newer than the copies of another kind are not searched for."""
         for _ in range(MOST_PASSES):
             self._listed = list_files(self._state, self._closed)
             faults.point("backup.listed")

@@ -480,7 +480,7 @@ class FileBlobStore:
         return await asyncio.to_thread(self._get, digest)
 
     def path(self, digest: str) -> Path | None:
-        """Returns where a blob is, for callers that read only a part of it. None for a text that is no digest."""
+        """Return the path of a blob, for callers that read only a part of it, or None if the text is not a digest."""
         return self._folder / digest if _DIGEST.fullmatch(digest) else None
 
     def _put(self, data: bytes) -> str:
@@ -526,7 +526,7 @@ class RebuildableDatabase:
             except sqlite3.DatabaseError as error:
                 if "locked" in str(error) or "busy" in str(error):  # Another process writes to it.
                     raise
-                log.warning("%s is damaged and is made anew: %s", self.path, error)
+                log.warning("%s is damaged and is created again: %s", self.path, error)
             self._throw_away()
             with contextlib.closing(self._open()) as db:
                 return work(db)

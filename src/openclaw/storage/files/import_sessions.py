@@ -67,9 +67,7 @@ _STRICTER = {"sendPolicy": {"deny"}, "groupActivation": {"mention"}, "chatType":
 """Fields that are taken over with values that only take rights away."""
 _REPORTED = re.compile(r"exec[A-Z]|elevated|sendPolicy|groupActivation|authProfile|budgetOverride")
 """The fields that a person may have set on purpose, and is to be told about."""
-_RESET_SUMMARY = (
-    "The conversation began anew here. What was said before is kept in the transcript and is no part of it."
-)
+_RESET_SUMMARY = "The conversation began anew here. Earlier messages are kept in the transcript and are not part of it."
 _STORE = "sessions.json"
 
 
@@ -98,7 +96,7 @@ async def import_sessions(
             f"OPENCLAW_STATE_DIR={own_state}-imported openclaw sessions import --from {folder}"
         )
     if not (source / "agents").is_dir():
-        raise Unreadable(f"{folder} is no state folder of OpenClaw: it has no folder `agents`")
+        raise Unreadable(f"{folder} is not a state folder of OpenClaw: it has no folder `agents`")
     if not is_inside(source, source / "agents"):
         raise Unreadable(f"{source / 'agents'} {LEADS_OUT}")
     with contextlib.ExitStack() as stack:
@@ -332,7 +330,7 @@ class TranscriptCopy:
             at = self._parents[at]
 
     def _last_reset(self) -> str | None:
-        """The reset that the active branch began anew with. A later compaction has taken its place."""
+        """The reset at which the active branch started again. A later compaction replaces it."""
         start = next((entry for entry in self._path() if entry in self._starts), None)
         return start if start in self._resets else None
 
@@ -355,7 +353,7 @@ class MigrationReport(msgspec.Struct, kw_only=True):
     sessions: int = 0
     """The number of entries that were added to or renewed in the stores."""
     problems: list[str] = msgspec.field(default_factory=list)
-    """What could not be migrated. While there is a problem, the old folder stays where it is."""
+    """The items that could not be migrated. While there is a problem, the old folder stays where it is."""
     moved_to: str | None = None
 
 
@@ -519,7 +517,7 @@ def _canonical_entries(
 
 
 def _choose_main(merged: dict[str, Any], main: str) -> None:
-    """Makes the latest direct conversation the main session, if there is no main session."""
+    """Make the latest direct conversation the main session, unless a main session exists."""
     if isinstance(merged.get(main), dict):
         return
     direct = [

@@ -1,6 +1,6 @@
 """``Ledger`` in SQLite: ``ledger.db``, with a write-ahead log and full synchronisation.
 
-One thread uses the database. What is asked of it together is committed together.
+One thread uses the database. Operations that are submitted together are committed together.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ _ACCEPT = (
 
 
 class FileLedger(SqlLedger):
-    """``Ledger`` in SQLite. Here is what takes several statements or waits for a file.
+    """``Ledger`` in SQLite. This class has the operations of several statements, and those that wait for a file.
 
-    What is one statement in both databases is in ``SqlLedger``: look-ups, held messages, jobs and the outbox.
+    Operations of one statement are in ``SqlLedger``: look-ups, held messages, jobs and the outbox.
     """
 
     _as_inserted = "rowid"
@@ -245,7 +245,7 @@ class FileLedger(SqlLedger):
         await self._write(statement, self._clock.now_ms(), ok, ledger_id, call_id)
 
     async def outbox_reclaim(self, channel: str, mine: Callable[[Route], bool]) -> None:
-        pass  # There is no other node, and ``open`` took back what this one was sending.
+        pass  # No other node exists, and ``open`` has reclaimed the parts that this one was sending.
 
     async def prune(self, before_ms: int, *, most: int = 200) -> int:
         undelivered = "SELECT 1 FROM outbox WHERE ledger_id = messages.id AND state IN ('pending', 'sending')"
@@ -324,7 +324,7 @@ def _finish(
         (state, reason.code, reason.detail, now, None if result is None else encode(result), ledger_id),
     )
     if not ended.rowcount:
-        _end_of(db, ledger_id)  # Raises when there is no such message.
+        _end_of(db, ledger_id)  # Raises if the message does not exist.
         return False
     if parts:
         db.executemany(
@@ -367,7 +367,7 @@ class LedgerThread:
         self._asked: Batch[_Job] = Batch(self._jobs.put)
         self._thread: threading.Thread | None = None
         self._damage: sqlite3.Error | None = None
-        """What was met in a database that could not be replaced yet."""
+        """The error of a damaged database that could not be replaced yet."""
 
     async def start(self) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()

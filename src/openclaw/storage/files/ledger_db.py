@@ -277,7 +277,7 @@ def _code_of(error: Exception) -> int:
 
 
 def open_ledger(path: Path, now_ms: int, note: Callable[[str], None] = log.error) -> sqlite3.Connection:
-    """Opens a connection for the calling thread. A ledger that is damaged or gone is rescued, and ``note`` is told."""
+    """Open a connection for the calling thread. Rescue a damaged or missing ledger and report that to ``note``."""
     make_private_dir(str(path.parent))
     restore(path, now_ms, note)
     try:
@@ -449,7 +449,7 @@ class Rescued(msgspec.Struct):
         kept = self.taken.get("messages", 0)
         gone = [f"{count} {names[name]}" for name, count in self.lost.items() if count and name in names]
         if not kept and not gone:
-            return "No message could be read in it. What was answered is in the transcripts; what still waited is lost."
+            return "No message could be read in it. Answered messages are in the transcripts; waiting ones are lost."
         which = f" (number {', '.join(map(str, self.lost_messages[:20]))})" if self.lost_messages else ""
         lost = f"lost: {', '.join(gone)}{which}" if gone else "no message is lost"
         return f"{kept} messages could be read and were taken over; {lost}."

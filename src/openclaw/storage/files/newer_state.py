@@ -505,7 +505,7 @@ def missing_stores(state: Path, folder_of: FolderOf) -> Iterator[Finding]:
     lost = [folder for folder in folders if not any((folder / name).exists() for name in _STORE_FILES)]
     if lost == folders and (conversations := _in_ledger(state)):
         yield _problem(
-            f"there is no session store in {state}, but its ledger knows {conversations} conversations: was the folder "
+            f"{state} has no session store, but its ledger knows {conversations} conversations: was the folder "
             "`agents` moved away? Put it back, or bring it in with `openclaw sessions import --from FOLDER`"
         )
     for folder in lost:
@@ -532,7 +532,7 @@ def _in_ledger(state: Path) -> int:
         with contextlib.closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return int(database.execute("SELECT count(DISTINCT session_key) FROM messages").fetchone()[0])
     except sqlite3.Error:
-        return 0  # Damage to the ledger is told elsewhere.
+        return 0  # Damage to the ledger is reported elsewhere.
 
 
 class StateWatch:

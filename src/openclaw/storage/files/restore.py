@@ -49,7 +49,7 @@ _MOST = 1_000_000
 
 
 class Settled(NamedTuple):
-    """What was under way when the backup was made, and was ended."""
+    """Messages that were under way when the backup was made, and were ended."""
 
     messages: int = 0
     parts: int = 0
@@ -134,7 +134,7 @@ def _restore_beside(folder: BackupFolder, backup: Backup, state: Path, progress:
             if state.exists() and any(state.iterdir()):
                 exchange(work / NEW, state)
             else:
-                (work / NEW).rename(state)  # An empty folder is replaced, too.
+                (work / NEW).rename(state)  # This also replaces an empty folder.
         except OSError as error:
             shutil.rmtree(work, ignore_errors=True)
             if error.errno == errno.ENOTEMPTY:

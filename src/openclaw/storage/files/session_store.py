@@ -267,7 +267,7 @@ class FileSessionStore:
         """Brings the indexes up to date. Call it before you use them."""
         changes, self._unlisted = self._unlisted, {}
         for name, value in changes.items():
-            # A value that is no entry stays in the file and is not listed.
+            # A value that is not an entry stays in the file and is not listed.
             row = SessionRow(*name, cast("SessionEntry", value)) if isinstance(value, dict) else None
             old, new = _session_id(self._all_rows.get(name)), _session_id(row)
             for index in (self._all_rows, self._agent_rows[name[0]]):

@@ -354,14 +354,14 @@ def private_copy(value: Any) -> Any:
 
 
 class Recovered(msgspec.Struct):
-    """What was read from the files of a store."""
+    """The content of a store's files."""
 
     values: dict[str, Any]
     changed: dict[str, int]
     """The keys that changed after the snapshot, with the sequence number of their last change."""
     seq: int
     damaged: str
-    """What was wrong with the snapshot, which has to be written again, and what stands in for it. Empty if nothing."""
+    """The defect of the snapshot, which must be written again, and its replacement. Empty if it is intact."""
     warnings: list[str]
 
 

@@ -438,7 +438,7 @@ class FileTranscript(IndexedTranscript):
         self.put_back()
         if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
             self._index = TranscriptIndex()
-            self._warn("the file was removed while it was in use; it was begun anew")
+            self._warn("the file was removed while it was in use; a new one was started")
             self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
         index = self._index
         new = self._new_entries(entries)
@@ -497,7 +497,7 @@ class FileTranscript(IndexedTranscript):
         return True
 
     def _warn(self, text: str) -> None:
-        """Notes and logs what was found while the file was in use. What was found before, ``_load`` has logged."""
+        """Record and log a defect found while the file was in use. ``_load`` has logged earlier ones."""
         self._index.warn(text)
         log.warning("transcript %s: %s", self.path, text)
 
@@ -533,7 +533,7 @@ class Locations:
         if (pointed := self._pointed_at(ref)) is not None:
             return pointed, os.path.realpath(pointed)
         home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
-        return Path(home, name), f"{self._real(home)}{os.sep}{name}"  # A new file is no link itself.
+        return Path(home, name), f"{self._real(home)}{os.sep}{name}"  # A new file is not a link itself.
 
     def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
         """Returns the plain file, or else the compressed one."""

@@ -507,7 +507,7 @@ def decompressed_blocks(compressed: Path) -> Iterator[bytes]:
 
 
 def decompress(data: bytes, most: int) -> bytes:
-    """What was compressed, up to ``most`` bytes. Raises ``zstandard.ZstdError``, also for more than that.
+    """Decompress up to ``most`` bytes. Raise ``zstandard.ZstdError`` for damaged data and for more bytes.
 
     The library's own limit does not hold for data whose header gives a size.
     """

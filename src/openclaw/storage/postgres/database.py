@@ -42,7 +42,7 @@ HELD = (
 )
 """Finds the claim if it still holds. Whoever lets it go deletes its row, and waits for those who have found it."""
 _UNREACHABLE = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What the client raises when it has no server. Errors of the server itself are told apart by ``storage_error``."""
+"""Exceptions of the client without a server. Errors of the server itself are distinguished by ``storage_error``."""
 _BROKEN = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """After these a connection may be in the middle of something, and is not used again."""
 _PASSING = {
@@ -78,7 +78,7 @@ class StaleWriter(Exception):
 
 
 class ClaimLost(Fenced):
-    """This node owns the session no longer, or owns it anew. Nothing was written. The node itself still counts."""
+    """This node no longer owns the session, or has claimed it again. Nothing was written. The node itself is alive."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"this node does not own {name} any more, so nothing was written")
@@ -165,7 +165,7 @@ class PostgresDatabase:
             return await self._hosts.connect(command_timeout=CONNECT_S, server_settings=settings)
 
     async def lock_out_gateways(self) -> None:
-        """Makes this process, which is no Gateway, the only user of the schema until it closes the database.
+        """Make this process, which is not a Gateway, the only user of the schema until it closes the database.
 
         Raises ``StorageRefused`` when a Gateway uses it.
         """

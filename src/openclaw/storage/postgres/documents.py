@@ -173,7 +173,7 @@ class PostgresDocuments:
             try:
                 changed(name)
             except Exception:
-                log.exception("a change of %s was not taken in", name or "documents")
+                log.exception("a change of %s was not applied", name or "documents")
 
 
 async def _shorten(connection: Connection, name: str, most_lines: int) -> None:

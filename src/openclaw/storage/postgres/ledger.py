@@ -86,7 +86,7 @@ class PostgresLedger(SqlLedger):
         self._database = database
         self._claim_of = claim_of
         self._claims: OrderedDict[int, ClaimEpoch] = OrderedDict()
-        """The claims under which unfinished messages were accepted or taken up here."""
+        """The claims under which unfinished messages were accepted or resumed here."""
         self._doubtful: dict[tuple[str, int], None] = {}
         """The runs of messages whose commit was not confirmed, and when they were to be accepted.
 
@@ -414,7 +414,7 @@ async def _finish(
         columns = ([part.part for part in parts], [part.channel for part in parts])
         statement.add("parts", _PARTS, now, *columns, [encode(part.payload) for part in parts])
     if (await statement.run(connection, "(SELECT id FROM ended)"))[0] is None:
-        await _end_of(connection, Statement(), ledger_id)  # Raises when there is no such message.
+        await _end_of(connection, Statement(), ledger_id)  # Raises if the message does not exist.
         return False
     return True
 

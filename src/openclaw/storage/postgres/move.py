@@ -1,7 +1,7 @@
 """Copies everything that the stores hold from files to PostgreSQL, or back. The source is only read.
 
 A copy can be repeated after an interruption: what is there already and equal is left as it is. What differs is a
-conflict, which is told and left alone. Every transcript is read back and compared by its hash.
+conflict, which is reported and left alone. Every transcript is read back and compared by its hash.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Copied(msgspec.Struct, kw_only=True):
     documents: int = 0
     """Pairings, devices, scheduled jobs, rules and the like."""
     present: int = 0
-    """What was there already and is equal."""
+    """Items that existed already and are equal."""
     conflicts: list[str] = []
 
 

@@ -36,7 +36,7 @@ MOST_CACHED = 20_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """The pauses between two tries to write a change that nobody waits for."""
 MOST_TRIES = 50
-"""How often a change is made anew because another one came first."""
+"""How often a change is repeated because another one came first."""
 _UPDATE = """
 UPDATE sessions SET entry = ?, updated_at = ?, session_id = ?, label = ?, spawned_by = ?, session_ids = ?,
   words = ?, is_alias = ?, version = version + 1
@@ -51,7 +51,7 @@ _NEWEST_FIRST = " ORDER BY updated_at DESC, key, agent_id"
 
 class CachedRow(msgspec.Struct, frozen=True):
     raw: bytes | None
-    """None: there is no such row."""
+    """None if the row does not exist."""
     version: int
     epoch: int = 0
     """The epoch of the session's owner when it was read. It counts no longer when that has changed."""
@@ -77,7 +77,7 @@ def _rows(found: Iterable[Any]) -> list[SessionRow]:
 class PendingWrite:
     """What a row becomes. ``Ledger.accept`` writes it in the transaction of its message, ``sync`` in one of its own.
 
-    Until it is written, later changes of the row are taken in.
+    Until it is written, later changes of the row are merged into it.
     """
 
     def __init__(self, store: PostgresSessionStore, name: Name, before: CachedRow) -> None:
@@ -235,7 +235,7 @@ class PostgresSessionStore:
         async with self._lock(name):
             while (waiting := self._pending.get(name)) is not None and waiting.lock.locked():
                 async with waiting.lock:
-                    pass  # Its transaction is under way, and it takes in no more.
+                    pass  # Its transaction is under way, so nothing more can be merged into it.
             if waiting is None:
                 waiting = PendingWrite(self, name, await self._row(name))
             waiting.take_in(change)
@@ -263,7 +263,7 @@ class PostgresSessionStore:
             except ClaimLost:
                 return self.forget(pending)  # The session's owner goes on from what is written.
             except Fenced:
-                return None  # The node forgets everything and starts anew, and it has said so.
+                return None  # The node discards its state and restarts, and it has logged that.
             except OSError as error:
                 log.warning("a change of the session %s waits for the database: %s", pending.name[1], error)
             except Exception:
@@ -294,7 +294,7 @@ class PostgresSessionStore:
         return True
 
     def forget_row(self, agent_id: str, key: str) -> None:
-        """Reads a session anew that another node has changed."""
+        """Read a session again that another node has changed."""
         self._cache.pop((agent_id, key), None)
 
     async def settle(self, agent_id: str, key: str) -> None:
@@ -308,7 +308,7 @@ class PostgresSessionStore:
     def claim_for(self, name: Name, read_in: int) -> ClaimEpoch | None:
         """The claim under which a row is written that was read in the epoch ``read_in``.
 
-        None: this node did not own the session then and does not now. Such a write compares the version only.
+        It is None if this node did not own the session then and does not now. Such a write compares only the version.
         """
         if self._claim_of is None:
             return None
@@ -381,7 +381,7 @@ class PostgresSessionStore:
         return self.database.shown
 
     async def close_agent(self, agent_id: str) -> None:
-        """Its rows are deleted one by one, and there is no folder."""
+        """Do nothing: its rows are deleted one by one, and it has no folder."""
 
     async def close(self) -> None:
         try:

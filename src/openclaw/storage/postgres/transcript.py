@@ -220,7 +220,7 @@ class PostgresTranscript(IndexedTranscript):
         try:
             await self.sync()
         except Fenced:
-            pass  # The node forgets everything and starts anew, and it has said so.
+            pass  # The node discards its state and restarts, and it has logged that.
         except OSError as error:
             log.error("lines of %s wait, because the database does not take them: %s", self.path, error)
         except Exception:
@@ -531,7 +531,7 @@ class PostgresTranscriptStore:
     def claim_for(self, live: PostgresTranscript) -> ClaimEpoch | None:
         """The claim under which lines are written: that of now, or the one under which the transcript was read.
 
-        None: this node did not own the session then and does not now, or the transcript has no session yet.
+        It is None if this node did not own the session then and does not now, or if the transcript has no session yet.
         """
         return self._claim(live.place[0], live.session_id) or live.claim
 
