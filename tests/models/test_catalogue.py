@@ -56,7 +56,7 @@ def test_a_bare_id_means_the_vendors_own_model() -> None:
 
 
 def test_no_reference_is_listed_twice() -> None:
-    refs = [model.ref.lower() for model in catalogue(found=OLLAMA).all()]
+    refs = [model.ref.lower() for model in catalogue(discovered=OLLAMA).all()]
     assert len(refs) == len(set(refs))
 
 
@@ -208,7 +208,7 @@ def test_a_header_may_come_from_the_environment_or_a_file(tmp_path: Path) -> Non
 
 
 def test_models_found_running_here_are_listed_with_their_window_and_abilities() -> None:
-    listed = catalogue(found=OLLAMA)
+    listed = catalogue(discovered=OLLAMA)
     model = listed.resolve("ollama/qwen3:8b")
     assert (model.context_window, model.tools, model.reasoning, model.cost) == (40_960, True, True, Price())
     assert not listed.resolve("ollama/gemma3:4b").tools
@@ -254,7 +254,7 @@ def test_a_public_row_holds_what_clients_read() -> None:
     ],
 )
 def test_a_key_in_the_environment_decides_the_default_and_is_named(variable: str, expected: str) -> None:
-    listed = catalogue(environ={variable: "secret-value"}, found=OLLAMA)
+    listed = catalogue(environ={variable: "secret-value"}, discovered=OLLAMA)
     assert listed.default_for(build({}), "main").ref.startswith(expected)
     why = listed.choose(build({}), "main").why
     assert f"because {variable} is set" in why
@@ -279,7 +279,7 @@ CONFIGURED = provider(models=[{"id": "house"}])
 def test_the_default_is_the_first_thing_at_hand(
     config: dict[str, Any], environ: dict[str, str], found: list[Model], ref: str, reason: str
 ) -> None:
-    listed = catalogue(config, environ, found=found)
+    listed = catalogue(config, environ, discovered=found)
     choice = listed.choose(build(config), "main")
     assert choice.model.ref == ref
     assert reason in choice.why
@@ -308,7 +308,7 @@ def test_a_stored_credential_counts(tmp_path: Path) -> None:
 
 
 def test_only_models_that_could_answer_are_available() -> None:
-    providers = {model.provider for model in catalogue(environ={"GROQ_API_KEY": "k"}, found=OLLAMA).available()}
+    providers = {model.provider for model in catalogue(environ={"GROQ_API_KEY": "k"}, discovered=OLLAMA).available()}
     assert providers == {"groq", "ollama", "local"}
 
 

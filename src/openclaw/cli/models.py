@@ -183,7 +183,7 @@ def model_report(agent: str | None) -> ModelReport:
     config = current_config()
     agent_id = agent or agents.default_agent_id(config)
     found = asyncio.run(find_models(os.environ))
-    catalogue = Catalogue(config, os.environ, found=found)
+    catalogue = Catalogue(config, os.environ, discovered=found)
     try:
         choice = catalogue.choose(config, agent_id)
     except UnknownModel as error:

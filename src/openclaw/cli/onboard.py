@@ -228,7 +228,7 @@ def try_model(answerer: Answerer) -> Trial:
         calls = ModelCalls(keys, lambda: config, clock, state, take_turn=at_once, failed=lambda error: None)
         try:
             servers = await find_models(os.environ, timeout_s=FIND_S)
-            model = Catalogue(config, os.environ, found=servers).resolve(answerer.ref)
+            model = Catalogue(config, os.environ, discovered=servers).resolve(answerer.ref)
             key = answerer.key or await keys.resolve_key(model, config)
             return await try_key(calls.provider_for(model), model, key, clock)
         except ModelError as error:

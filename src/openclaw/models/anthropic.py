@@ -228,32 +228,32 @@ def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, A
     return {**block, "cache_control": marker} if marker else block
 
 
-def _mark_last(messages: list[dict[str, Any]], told: str, marker: dict[str, str] | None) -> None:
-    """Marks the last block that the next request will have too. The turn facts (``told``) are not such a block."""
-    _mark_before_facts(messages[-1]["content"], told, marker)
+def _mark_last(messages: list[dict[str, Any]], facts: str, marker: dict[str, str] | None) -> None:
+    """Marks the last block that the next request will have too. The turn facts (``facts``) are not such a block."""
+    _mark_before_facts(messages[-1]["content"], facts, marker)
     before = next((message for message in messages[-2::-1] if message["role"] == "user"), None)
     if before is not None and sum(len(message["content"]) for message in messages[-2:]) > LOOKED_BACK:
         before["content"][-1] = _marked(before["content"][-1], marker)
 
 
-def _mark_before_facts(blocks: list[dict[str, Any]], told: str, marker: dict[str, str] | None) -> None:
-    place = -2 if len(blocks) > 1 and blocks[-1].get("text") == told else -1
-    blocks[place] = _marked(blocks[place], marker)
+def _mark_before_facts(blocks: list[dict[str, Any]], facts: str, marker: dict[str, str] | None) -> None:
+    index = -2 if len(blocks) > 1 and blocks[-1].get("text") == facts else -1
+    blocks[index] = _marked(blocks[index], marker)
 
 
-def _mark_question(messages: list[Any], told: str, marker: dict[str, str] | None) -> None:
+def _mark_question(messages: list[Any], facts: str, marker: dict[str, str] | None) -> None:
     """Marks the newest question before the last message, for models with bound thinking.
 
     After a turn its thinking and its facts are gone, so the next turn finds in the cache what stood before them: the
     question. It is too far back to be found without a mark. During the turn the mark keeps it in the cache.
     """
-    for place in range(len(messages) - 2, -1, -1):
-        message: Any = messages[place]
+    for index in range(len(messages) - 2, -1, -1):
+        message: Any = messages[index]
         if isinstance(message, msgspec.Raw):
             message = msgspec.json.decode(message)
         if message["role"] == "user" and message["content"][-1]["type"] != "tool_result":
-            _mark_before_facts(message["content"], told, marker)
-            messages[place] = message
+            _mark_before_facts(message["content"], facts, marker)
+            messages[index] = message
             return
 
 
@@ -286,11 +286,11 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, st
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
-    kept = {key: spec.parameters[key] for key in _SCHEMA_KEYS if key in spec.parameters}
+    schema = {key: spec.parameters[key] for key in _SCHEMA_KEYS if key in spec.parameters}
     return {
         "name": spec.name,
         "description": spec.description,
-        "input_schema": {**kept, "type": "object", "properties": kept.get("properties") or {}},
+        "input_schema": {**schema, "type": "object", "properties": schema.get("properties") or {}},
     }
 
 
@@ -459,8 +459,8 @@ class AnthropicStream(ReplyReader):
                 opened.redacted = True
             case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
                 opened = builder.open_call(call_id, name)
-                if isinstance(given := block.get("input"), dict) and given:
-                    opened.whole_arguments = given
+                if isinstance(arguments := block.get("input"), dict) and arguments:
+                    opened.whole_arguments = arguments
             case _:
                 # A block of a server-side tool. Its deltas find no block and are skipped.
                 return

@@ -129,9 +129,9 @@ class ModelCalls:
         """The provider that speaks the model's ``api``."""
         provider = self._providers.get(model.api)
         if provider is None:
-            known = ", ".join(self._providers)
+            names = ", ".join(self._providers)
             raise ModelError(
-                f"Model {model.ref} has the unknown api {model.api!r}; set `api` of its provider to one of: {known}.",
+                f"Model {model.ref} has the unknown api {model.api!r}; set `api` of its provider to one of: {names}.",
                 kind="other",
             )
         return provider
@@ -173,8 +173,8 @@ async def try_key(provider: Provider, model: Model, key: str, clock: Clock, *, t
         async with asyncio.timeout(timeout_s), aclosing(provider.stream(request, key)) as events:
             async for event in events:
                 if isinstance(event, Done):
-                    said = event.message.text.strip()
-                    return Trial(ok=True, said=said, duration_ms=clock.now_ms() - began)
+                    text = event.message.text.strip()
+                    return Trial(ok=True, said=text, duration_ms=clock.now_ms() - began)
         failed = Trial(ok=False, error="The stream ended without an answer.", kind="network")
     except ModelError as error:
         failed = Trial(ok=False, error=str(error), kind=error.kind)
@@ -270,10 +270,10 @@ class Failover:
         if keys.cooldowns.none_cooling_down:
             return None
         try:
-            found = await keys.all_for(model, self._config(), agent_id)
+            credentials = await keys.all_for(model, self._config(), agent_id)
         except MissingKey:
             return None
-        key = min(found, key=lambda key: keys.cooldown_end(key, model))
+        key = min(credentials, key=lambda key: keys.cooldown_end(key, model))
         until = keys.cooldown_end(key, model)
         if not until:
             return None
@@ -289,17 +289,17 @@ class Failover:
     async def is_usable(self, model: Model, agent_id: str) -> bool:
         """Whether the model has a key that does not rest."""
         try:
-            found = await self.keys.all_for(model, self._config(), agent_id)
+            credentials = await self.keys.all_for(model, self._config(), agent_id)
         except MissingKey:
             return False
-        return any(not self.keys.cooldown_end(key, model) for key in found)
+        return any(not self.keys.cooldown_end(key, model) for key in credentials)
 
     async def other_key(self, model: Model, agent_id: str, error: ModelError) -> bool:
         """Whether the model can be asked with another key than the one that failed."""
         if error.credential is None or error.kind not in OF_KEY:
             return False
-        found = await self.keys.all_for(model, self._config(), agent_id)
-        return any(key.credential != error.credential and not self.keys.cooldown_end(key, model) for key in found)
+        credentials = await self.keys.all_for(model, self._config(), agent_id)
+        return any(key.credential != error.credential and not self.keys.cooldown_end(key, model) for key in credentials)
 
     async def note_failure(self, model: Model, agent_id: str, error: ModelError) -> None:
         """Lets the key rest, unless the failure says nothing about later calls."""
@@ -406,8 +406,8 @@ class Candidates:
 
     def _others(self) -> list[Model]:
         if self._rest is None:
-            found = self._failover.others(self._agent_id, self._chosen, pictures=self._pictures)
-            unique = {model.ref: model for model in found if model.ref != self.chosen}
+            others = self._failover.others(self._agent_id, self._chosen, pictures=self._pictures)
+            unique = {model.ref: model for model in others if model.ref != self.chosen}
             self._rest = list(unique.values())
         return self._rest
 

@@ -70,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True):
 class Catalogue:
     """All known models. A new catalogue is made when the config or the local servers change.
 
-    ``found`` are the models of local servers (``find_models``). ``state_dir`` shows which local model and
+    ``discovered`` are the models of local servers (``find_models``). ``state_dir`` shows which local model and
     credentials are there.
     """
 
@@ -79,13 +79,13 @@ class Catalogue:
         config: Config,
         environ: Mapping[str, str],
         *,
-        found: Sequence[Model] = (),
+        discovered: Sequence[Model] = (),
         state_dir: str | None = None,
     ) -> None:
         self._config = config
         self._environ = environ
         self._state_dir = paths.state_dir() if state_dir is None else state_dir
-        self._found = tuple(found)
+        self._discovered = tuple(discovered)
         files = Path(self._state_dir, "agents").glob("*/agent/auth-profiles.json")
         stored = [profile for path in files for profile in read_profiles(str(path))]
         self._profile_providers = {canonical_provider(profile.provider) for profile in stored}
@@ -115,8 +115,8 @@ class Catalogue:
         provider = canonical_provider(provider)
         if slash and model_id:
             model_id = _vendor_id(provider, model_id)
-            if known := self._models.get(f"{provider}/{model_id}".lower()):
-                return known
+            if model := self._models.get(f"{provider}/{model_id}".lower()):
+                return model
             if is_program(self._config, provider):
                 return self._capped(cli_model(provider, model_id, DEFAULT_WINDOW))
             if provider in KNOWN_BACKENDS and provider_config(self._config, provider) is None:
@@ -223,7 +223,7 @@ class Catalogue:
         Other local servers are never chosen by themselves, because anything may listen on their common ports.
         """
         models = [model for model in self._models.values() if model.provider == "ollama"]
-        found_here = any(model.provider == "ollama" for model in self._found)
+        found_here = any(model.provider == "ollama" for model in self._discovered)
         if not models or not found_here:
             return None
         model = next((candidate for candidate in models if candidate.tools), models[0])
@@ -244,7 +244,14 @@ class Catalogue:
         embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
         models: dict[str, Model] = {}
         programs = program_models(self._config)
-        for model in (*configured, *programs, *self._found, *builtin, *installed_models(self._state_dir), embedded):
+        for model in (
+            *configured,
+            *programs,
+            *self._discovered,
+            *builtin,
+            *installed_models(self._state_dir),
+            embedded,
+        ):
             models.setdefault(model.ref.lower(), self._capped(model))
         return models
 
@@ -261,9 +268,9 @@ class Catalogue:
         raise self._unknown(text)
 
     def _unknown(self, text: str) -> UnknownModel:
-        if (known := find_download(text)) is not None:
-            command = f"openclaw models install {known.id}"
-            return UnknownModel(f"{known.ref} is not installed on this computer yet: run `{command}`.", text)
+        if (download := find_download(text)) is not None:
+            command = f"openclaw models install {download.id}"
+            return UnknownModel(f"{download.ref} is not installed on this computer yet: run `{command}`.", text)
         names = {ref: model.ref for ref, model in self._models.items()}
         bare = {model.id.lower(): model.ref for model in self._models.values()}
         near = [names[hit] for hit in difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
@@ -284,16 +291,18 @@ class Catalogue:
 
 
 class CurrentCatalogue:
-    """Return the models of the current configuration, built again after the configuration has changed.
+    """The models of the current configuration, built again after the configuration has changed.
 
-    ``found`` are the models of servers on this machine. Keys that are stored and models that are fetched while the
+    ``discovered`` are the models of servers on this machine. Keys that are stored and models that are fetched while the
     Gateway runs are noticed by ``look_again``.
     """
 
-    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
+    def __init__(
+        self, config: ConfigStore, environ: Mapping[str, str], discovered: list[Model], state_dir: str
+    ) -> None:
         self._config = config
         self._environ = environ
-        self._found = found
+        self._discovered = discovered
         self._state_dir = state_dir
         self._made_from: Config | None = None
         self._catalogue: Catalogue | None = None
@@ -302,12 +311,12 @@ class CurrentCatalogue:
         config = self._config.current
         if self._catalogue is None or self._made_from is not config:
             self._made_from = config
-            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
+            self._catalogue = Catalogue(config, self._environ, discovered=self._discovered, state_dir=self._state_dir)
         return self._catalogue
 
     async def look_again(self) -> None:
         """Asks the servers on this machine again, and reads again what is stored."""
-        self._found = await find_models(self._environ)
+        self._discovered = await find_models(self._environ)
         self._catalogue = None
 
 
@@ -326,9 +335,9 @@ def configured_models(config: Config, environ: Mapping[str, str]) -> Iterator[Mo
     for name, section in config.models.providers.items():
         provider = canonical_provider(name)
         for row in section.models:
-            known = builtin.get(f"{provider}/{row.id}".lower())
-            base = _provider_row(provider, section, environ, row.api or section.api, known)
-            yield _with_overrides(base, row, inherits=known is not None)
+            builtin_model = builtin.get(f"{provider}/{row.id}".lower())
+            base = _provider_row(provider, section, environ, row.api or section.api, builtin_model)
+            yield _with_overrides(base, row, inherits=builtin_model is not None)
 
 
 def program_models(config: Config) -> Iterator[Model]:
@@ -379,11 +388,11 @@ def _provider_row(
     section: ProviderConfig | None,
     environ: Mapping[str, str],
     api: str | None,
-    known: Model | None = None,
+    builtin_model: Model | None = None,
 ) -> Model:
     """A row with the values that are common to all models of the provider."""
     facts = PROVIDERS.get(provider)
-    start = known or Model(
+    start = builtin_model or Model(
         provider=provider,
         id="",
         api=facts.api if facts else "openai-completions",
@@ -401,17 +410,17 @@ def _with_overrides(base: Model, row: ModelConfig, *, inherits: bool) -> Model:
     """The base row with the values that the config gives the model."""
     # A value equal to the default counts as not given.
     blank = type(row)(id=row.id)
-    given = {name for name in row.__struct_fields__ if getattr(row, name) != getattr(blank, name)}
-    window = row.context_window if "context_window" in given or not inherits else base.context_window
-    if base.api == "local" and "context_window" not in given:
+    overridden = {name for name in row.__struct_fields__ if getattr(row, name) != getattr(blank, name)}
+    window = row.context_window if "context_window" in overridden or not inherits else base.context_window
+    if base.api == "local" and "context_window" not in overridden:
         window = min(context_length(base.base_url) or LOCAL_WINDOW, LOCAL_WINDOW)
     free = Price() if base.api == "local" else None
     return msgspec.structs.replace(
         base,
         id=row.id,
         name=row.name or base.name or row.id,
-        reasoning=row.reasoning if "reasoning" in given or not inherits else base.reasoning,
-        input=tuple(row.input) if "input" in given or not inherits else base.input,
+        reasoning=row.reasoning if "reasoning" in overridden or not inherits else base.reasoning,
+        input=tuple(row.input) if "input" in overridden or not inherits else base.input,
         context_window=window,
         max_tokens=row.max_tokens or (base.max_tokens if inherits else min(DEFAULT_MAX_TOKENS, window)),
         cost=msgspec.convert(row.cost, Price, from_attributes=True) if row.cost is not None else base.cost or free,
@@ -461,10 +470,10 @@ _NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Provider and address of the servers to ask. ``OLLAMA_HOST`` counts when it is this machine."""
-    known = {name: PROVIDERS[name].base_url for name in LOCAL_SERVERS}
+    base_urls = {name: PROVIDERS[name].base_url for name in LOCAL_SERVERS}
     if host := environ.get("OLLAMA_HOST", "").strip():
-        known["ollama"] = _ollama_address(host) or known["ollama"]
-    return list(known.items())
+        base_urls["ollama"] = _ollama_address(host) or base_urls["ollama"]
+    return list(base_urls.items())
 
 
 async def find_models(
@@ -546,10 +555,10 @@ async def _openai_models(session: aiohttp.ClientSession, provider: str, url: str
         if not isinstance(model_id, str) or not model_id or "embed" in model_id.lower():
             continue
         meta = row.get("meta")
-        said = windows.get(model_id) or row.get("max_model_len")
-        if said is None and isinstance(meta, dict):
-            said = meta.get("n_ctx") or meta.get("n_ctx_train")
-        models.append(_model(provider, url, model_id, said if isinstance(said, int) and said > 0 else None))
+        window = windows.get(model_id) or row.get("max_model_len")
+        if window is None and isinstance(meta, dict):
+            window = meta.get("n_ctx") or meta.get("n_ctx_train")
+        models.append(_model(provider, url, model_id, window if isinstance(window, int) and window > 0 else None))
     return models
 
 

@@ -92,21 +92,23 @@ KNOWN_BACKENDS: dict[str, CliBackend] = {
 
 def backend_of(config: Config, provider: str) -> CliBackend | None:
     """The program that answers for a provider's models. None: the provider is not a program."""
-    known = KNOWN_BACKENDS.get(provider)
-    given = next((one for name, one in config.agents.defaults.cli_backends.items() if name.lower() == provider), None)
-    if given is None or known is None:
-        return given or known
+    builtin = KNOWN_BACKENDS.get(provider)
+    override = next(
+        (candidate for name, candidate in config.agents.defaults.cli_backends.items() if name.lower() == provider), None
+    )
+    if override is None or builtin is None:
+        return override or builtin
     usual = CliBackend()
-    own = {name: getattr(given, name) for name in CliBackend.__struct_fields__}
+    own = {name: getattr(override, name) for name in CliBackend.__struct_fields__}
     return msgspec.structs.replace(
-        known, **{name: value for name, value in own.items() if value != getattr(usual, name)}
+        builtin, **{name: value for name, value in own.items() if value != getattr(usual, name)}
     )
 
 
 def can_resume(backend: CliBackend) -> bool:
     """Whether the program can be told to go on with a conversation of its own."""
-    told = backend.resume_args or backend.session_args or backend.session_arg
-    return bool(told) and backend.session_mode != "none"
+    arguments = backend.resume_args or backend.session_args or backend.session_arg
+    return bool(arguments) and backend.session_mode != "none"
 
 
 def cli_model(provider: str, model_id: str, window: int) -> Model:
@@ -140,9 +142,9 @@ class CliProvider:
             yield event
 
     async def _answer(self, backend: CliBackend, request: ModelRequest) -> str:
-        place = (request.session_id, request.model.provider)
-        known = self._conversations.pop(place, None) if request.session_id else None
-        resumed = known if known is not None and known.holds(request.messages) else None
+        key = (request.session_id, request.model.provider)
+        conversation = self._conversations.pop(key, None) if request.session_id else None
+        resumed = conversation if conversation is not None and conversation.holds(request.messages) else None
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="openclaw-cli-")
         try:
             call = program_call(backend, request, resumed)
@@ -155,34 +157,34 @@ class CliProvider:
                 given=call.standard_input,
             )
         except ProgramFailed as failed:
-            found = classify(None, str(failed))
+            problem = classify(None, str(failed))
             # The program may have forgotten its conversation. The next try begins a new one.
-            again = found.retryable or resumed is not None
-            raise _failure(backend, f"it {failed}", kind=found.kind, retryable=again) from None
+            again = problem.retryable or resumed is not None
+            raise _failure(backend, f"it {failed}", kind=problem.kind, retryable=again) from None
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         answer = read_output(printed, call.output, backend.session_id_fields or _SESSION_FIELDS)
         if answer.failed:
-            found = classify(None, answer.text[:LONGEST_READ])
-            raise _failure(backend, answer.text, kind=found.kind, retryable=found.retryable)
+            problem = classify(None, answer.text[:LONGEST_READ])
+            raise _failure(backend, answer.text, kind=problem.kind, retryable=problem.retryable)
         own_id = answer.session_id or call.session_id
         if request.session_id and own_id and can_resume(backend):
-            said = AssistantMessage(content=[TextBlock(text=answer.text)], api="", provider="", model="")
-            self._conversations[place] = ProgramConversation.of(own_id, [*request.messages, said])
+            reply = AssistantMessage(content=[TextBlock(text=answer.text)], api="", provider="", model="")
+            self._conversations[key] = ProgramConversation.of(own_id, [*request.messages, reply])
             while len(self._conversations) > CONVERSATIONS_KEPT:
                 self._conversations.popitem(last=False)
         return answer.text
 
     def _variables(self, backend: CliBackend) -> dict[str, str]:
         """The program's environment. ``env`` of the configuration may also give it what it does not get by itself."""
-        kept = {name: value for name, value in self._environ.items() if not _NOT_FOR_PROGRAMS.fullmatch(name)}
-        return {**{name: kept[name] for name in kept if name not in backend.clear_env}, **backend.env}
+        variables = {name: value for name, value in self._environ.items() if not _NOT_FOR_PROGRAMS.fullmatch(name)}
+        return {**{name: variables[name] for name in variables if name not in backend.clear_env}, **backend.env}
 
 
-def _failure(backend: CliBackend, said: str, *, kind: ErrorKind, retryable: bool) -> ModelError:
+def _failure(backend: CliBackend, output: str, *, kind: ErrorKind, retryable: bool) -> ModelError:
     """The error for people. What a program says may be long, and may show its key."""
-    given = [value for name, value in backend.env.items() if len(value) > 7 and _SECRET_NAME.search(name)]
-    text = clipped(redact(said[:LONGEST_READ], given), LONGEST_COMPLAINT)
+    secrets = [value for name, value in backend.env.items() if len(value) > 7 and _SECRET_NAME.search(name)]
+    text = clipped(redact(output[:LONGEST_READ], secrets), LONGEST_COMPLAINT)
     return ModelError(f"{backend.command}: {printable(text)}", kind=kind, retryable=retryable)
 
 
@@ -285,8 +287,8 @@ def _model(backend: CliBackend, model: Model) -> list[str]:
 
 
 def _system(backend: CliBackend, request: ModelRequest, resumed: ProgramConversation | None) -> list[str]:
-    wanted = backend.system_prompt_when == "always" or (backend.system_prompt_when == "first" and resumed is None)
-    if not backend.system_prompt_arg or not wanted:
+    needed = backend.system_prompt_when == "always" or (backend.system_prompt_when == "first" and resumed is None)
+    if not backend.system_prompt_arg or not needed:
         return []
     parts = (request.system, request.system_suffix, NO_TOOLS if request.turn_facts else "", request.turn_facts)
     text = "\n".join(part for part in parts if part)
@@ -350,8 +352,8 @@ def read_output(printed: str, form: str, id_fields: Sequence[str]) -> ProgramAns
     data = _object(printed) if form == "json" else None
     if data is None:
         return ProgramAnswer(printed.strip())
-    found = (_collected(data.get(name)) for name in ("message", "content", "result"))
-    text = next((one for one in found if one), "") or _collected(data)
+    texts = (_collected(data.get(name)) for name in ("message", "content", "result"))
+    text = next((candidate for candidate in texts if candidate), "") or _collected(data)
     return ProgramAnswer(text.strip(), _session_id(data, id_fields), data.get("is_error") is True)
 
 

@@ -121,20 +121,20 @@ def tool_choice(request: ModelRequest) -> Any:
 
 def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[UserBlock]:
     """The blocks that can be sent: no blank text, no picture that the model or its provider would refuse."""
-    kept: list[UserBlock] = []
+    blocks: list[UserBlock] = []
     unseen = False
     for block in _blocks(message):
         if isinstance(block, TextBlock):
             if not is_blank(block.text):
-                kept.append(block)
+                blocks.append(block)
         elif "image" not in model.input:
             unseen = True
         elif block.mime_type not in IMAGE_TYPES or not block.data:
-            kept.append(TextBlock(text=f"(image of type {block.mime_type or 'unknown'} left out: not supported)"))
+            blocks.append(TextBlock(text=f"(image of type {block.mime_type or 'unknown'} left out: not supported)"))
         else:
-            kept.append(block)
+            blocks.append(block)
     # A message that was only a picture stays. Without it the model would answer the message before it.
-    return kept or ([TextBlock(text=IMAGE_LEFT_OUT)] if unseen else [])
+    return blocks or ([TextBlock(text=IMAGE_LEFT_OUT)] if unseen else [])
 
 
 def result_text(blocks: list[UserBlock]) -> str:
@@ -153,13 +153,15 @@ def used_tool_names(messages: list[Message]) -> list[str]:
 
 def without_failed(messages: list[Message]) -> list[Message]:
     """History without failed replies. Of a reply that was stopped, the text that the person saw stays."""
-    kept: list[Message] = []
+    remaining: list[Message] = []
     for message in messages:
         if not isinstance(message, AssistantMessage) or message.stop_reason not in FAILED_STOPS:
-            kept.append(message)
+            remaining.append(message)
         elif message.stop_reason == "aborted" and not is_blank(message.text):
-            kept.append(msgspec.structs.replace(message, content=[TextBlock(text=message.text)], stop_reason="stop"))
-    return kept
+            remaining.append(
+                msgspec.structs.replace(message, content=[TextBlock(text=message.text)], stop_reason="stop")
+            )
+    return remaining
 
 
 def pair(messages: list[Message]) -> list[Message]:
@@ -190,10 +192,14 @@ def pair(messages: list[Message]) -> list[Message]:
             if queue := results.get(call.id):
                 out.append(queue.pop(0))
                 continue
-            told: list[UserBlock] = [TextBlock(text=NO_RESULT)]
+            content: list[UserBlock] = [TextBlock(text=NO_RESULT)]
             out.append(
                 ToolResultMessage(
-                    tool_call_id=call.id, tool_name=call.name, content=told, is_error=True, timestamp=message.timestamp
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    content=content,
+                    is_error=True,
+                    timestamp=message.timestamp,
                 )
             )
         out.extend(deferred)
@@ -303,25 +309,25 @@ def facts_place(messages: Sequence[Message], *, stay: bool = False) -> int | Non
     results has no facts. They would be missing there in the next request, which would then differ from what the
     provider has cached. With ``stay`` the facts stay behind the user's message in every request of the turn.
     """
-    place = len(messages) - 1
-    while stay and place > 0 and not isinstance(messages[place], UserMessage):
-        place -= 1
-    newest = messages[place] if messages else None
+    index = len(messages) - 1
+    while stay and index > 0 and not isinstance(messages[index], UserMessage):
+        index -= 1
+    newest = messages[index] if messages else None
     if not isinstance(newest, UserMessage):
         return None
     blank = all(isinstance(block, TextBlock) and is_blank(block.text) for block in _blocks(newest))
-    return None if blank else place
+    return None if blank else index
 
 
 def with_turn_facts(messages: list[Message], facts: str, *, stay: bool = False) -> list[Message]:
     """The messages with the facts of this turn as a block of text of their own. See ``facts_place``."""
-    place = facts_place(messages, stay=stay) if facts else None
-    if place is None:
+    index = facts_place(messages, stay=stay) if facts else None
+    if index is None:
         return messages
-    newest = messages[place]
+    newest = messages[index]
     assert isinstance(newest, UserMessage)
-    told = msgspec.structs.replace(newest, content=[*_blocks(newest), TextBlock(text=facts)])
-    return [*messages[:place], told, *messages[place + 1 :]]
+    with_facts = msgspec.structs.replace(newest, content=[*_blocks(newest), TextBlock(text=facts)])
+    return [*messages[:index], with_facts, *messages[index + 1 :]]
 
 
 def _blocks(message: UserMessage | ToolResultMessage) -> list[UserBlock]:
@@ -354,15 +360,15 @@ def build_history(
         return [], built_now(messages, PartState(ids))
     # Another model may need the same messages in another form.
     key = ("wire", model.ref)
-    kept = branch_cache.get(key)
-    if not isinstance(kept, _FinishedTurns) or not kept.are_start_of(request, current):
-        kept = branch_cache[key] = _FinishedTurns(model, PartState(ids))
-    new = messages[len(kept.source) : current]
+    cached = branch_cache.get(key)
+    if not isinstance(cached, _FinishedTurns) or not cached.are_start_of(request, current):
+        cached = branch_cache[key] = _FinishedTurns(model, PartState(ids))
+    new = messages[len(cached.source) : current]
     if new:
-        kept.state = kept.state.next(first=not kept.source, finished=True)
-        kept.wire += [msgspec.Raw(encode_body(item)) for item in built(new, kept.state)]
-        kept.source += new
-    return kept.wire, built_now(messages[current:], kept.state.next(finished=False))
+        cached.state = cached.state.next(first=not cached.source, finished=True)
+        cached.wire += [msgspec.Raw(encode_body(item)) for item in built(new, cached.state)]
+        cached.source += new
+    return cached.wire, built_now(messages[current:], cached.state.next(finished=False))
 
 
 def _current_turn(messages: list[Message]) -> int:
@@ -394,7 +400,7 @@ def encoded_once(request: ModelRequest, name: str, make: Callable[[], Any]) -> A
     cache = request.prompt_cache
     if cache is None:
         return make()
-    kept = cache.get(name)
-    if kept is None or (kept[0] is not request.model and kept[0] != request.model):
-        kept = cache[name] = (request.model, msgspec.Raw(encode_body(make())))
-    return kept[1]
+    cached = cache.get(name)
+    if cached is None or (cached[0] is not request.model and cached[0] != request.model):
+        cached = cache[name] = (request.model, msgspec.Raw(encode_body(make())))
+    return cached[1]

@@ -180,8 +180,8 @@ def _breakdown(text: str) -> int | None:
 
 
 def _first(patterns: tuple[str, ...], text: str) -> int | None:
-    found = (match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE)))
-    return next((_plain_number(match.group(1)) for match in found), None) or None
+    matches = (match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE)))
+    return next((_plain_number(match.group(1)) for match in matches), None) or None
 
 
 def _plain_number(digits: str) -> int:
@@ -212,8 +212,8 @@ def classify(status: int | None, text: str) -> Classified:
         return _classify_words(text)
     if status in (400, 404, 422):
         # Several servers answer 400 to a wrong key or an empty account.
-        found = _classify_words(text)
-        return found if found.kind in ("auth", "billing") else Classified("format", False)
+        kind = _classify_words(text)
+        return kind if kind.kind in ("auth", "billing") else Classified("format", False)
     if status == 429 and _is_quota_used_up(text):
         return Classified("billing", False)
     if status in _BY_STATUS:
@@ -267,13 +267,13 @@ def status_error(
     raw = body.decode("utf-8", "replace")
     message = vendor_message(raw)
     text = redact(f"{status} {message}" if message else f"{status} status code (no body)", secrets)
-    found = classify(status, f"{message} {raw[:MAX_ERROR_TEXT]}" if message else "status code (no body)")
+    kind = classify(status, f"{message} {raw[:MAX_ERROR_TEXT]}" if message else "status code (no body)")
     return ModelError(
         text[:MAX_ERROR_TEXT],
-        kind=found.kind,
+        kind=kind.kind,
         status=status,
         retry_after_s=retry_after_s(headers, raw, status=status),
-        retryable=found.retryable,
+        retryable=kind.retryable,
     )
 
 
@@ -404,8 +404,8 @@ def error_text(failure: ModelError) -> str:
     refused = failure.status is not None and failure.status >= 400
     if words is None or not (refused or failure.kind == "network"):
         return str(failure)
-    said = "The provider said: " if refused else ""
-    return f"{words} ({said}{str(failure).rstrip('.')})"
+    prefix = "The provider said: " if refused else ""
+    return f"{words} ({prefix}{str(failure).rstrip('.')})"
 
 
 _SHORT_WORDS: dict[str, str] = {

@@ -92,8 +92,8 @@ def _generation(request: ModelRequest) -> dict[str, Any]:
     budget = _BUDGETS[level]
     config["maxOutputTokens"] = thinking.output_limit(model, answer + budget, request.output_room)
     if _is_gemini_3(model):
-        wanted = (_FLASH_LEVELS if "flash" in model.id else _LEVELS)[level]
-        config["thinkingConfig"] = {"includeThoughts": True, "thinkingLevel": wanted}
+        levels = (_FLASH_LEVELS if "flash" in model.id else _LEVELS)[level]
+        config["thinkingConfig"] = {"includeThoughts": True, "thinkingLevel": levels}
     else:
         config["thinkingConfig"] = {"includeThoughts": True, "thinkingBudget": budget}
     return config

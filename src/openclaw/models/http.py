@@ -567,9 +567,9 @@ class MessageBuilder:
     def refused(self, error: Any, status: int | None) -> ModelError:
         """The error for an error that the server sent inside its reply."""
         text = describe_error(error)
-        found = classify(status, text)
+        kind = classify(status, text)
         return self.failure(
-            f"{status} {text}" if status else text, kind=found.kind, status=status, retryable=found.retryable
+            f"{status} {text}" if status else text, kind=kind.kind, status=status, retryable=kind.retryable
         )
 
     def partial(self, error: str) -> AssistantMessage | None:

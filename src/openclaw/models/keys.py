@@ -133,18 +133,20 @@ class Keys:
             await self._profile_file(shared)
         if not model.auth_profile:
             # Stored profiles count only when config and environment have no key, so most calls read no file.
-            given = next(self._given(model, config, shared), None)
-            if given is not None and not self.cooldown_end(given, model):
-                return given
+            configured = next(self._given(model, config, shared), None)
+            if configured is not None and not self.cooldown_end(configured, model):
+                return configured
         keys = await self.all_for(model, config, agent_id)
         usable = [key for key in keys if not self.cooldown_end(key, model)]
         if not usable:
             return min(keys, key=lambda key: self.cooldown_end(key, model))
-        place = (session_id, model.provider)
-        kept = next((key for key in usable if session_id and key.credential.id == self._in_use.get(place)), None)
-        chosen = kept or usable[0]
+        conversation = (session_id, model.provider)
+        current = next(
+            (key for key in usable if session_id and key.credential.id == self._in_use.get(conversation)), None
+        )
+        chosen = current or usable[0]
         if session_id and chosen.profile is not None:
-            self._in_use[place] = chosen.credential.id
+            self._in_use[conversation] = chosen.credential.id
             if len(self._in_use) > SESSIONS_KEPT:
                 self._in_use.popitem(last=False)
         return chosen
@@ -239,13 +241,13 @@ class Keys:
 
     async def _profile_file(self, path: str) -> ProfileFile:
         """The content of the file. It is read again when it has changed."""
-        known = self._files.get(path)
-        signature, file = await asyncio.to_thread(_read_if_changed, path, known[0] if known else None)
+        cached = self._files.get(path)
+        signature, file = await asyncio.to_thread(_read_if_changed, path, cached[0] if cached else None)
         if file is not None:
             self.cooldowns.take(path, file.stats)
-            self._files[path] = known = (signature, file)
-        assert known is not None
-        return known[1]
+            self._files[path] = cached = (signature, file)
+        assert cached is not None
+        return cached[1]
 
     def _forget_file(self, path: str) -> None:
         """The stats in the file are ours by now. Everything else is read again at the next look."""
@@ -287,9 +289,9 @@ class Keys:
         argv = tuple(ref.command or ())
         async with self._running:
             now = self._clock.monotonic()
-            kept = self._printed.get(argv)
-            if kept is not None and now - kept[0] < COMMAND_TTL_S:
-                return kept[1]
+            cached = self._printed.get(argv)
+            if cached is not None and now - cached[0] < COMMAND_TTL_S:
+                return cached[1]
             key = await _fetch(ref, self.environ, path)
             if len(self._printed) >= MAX_CACHED:
                 self._printed.clear()
@@ -337,9 +339,9 @@ def canonical_provider(name: str) -> str:
 
 def provider_config(config: Config, provider: str) -> ProviderConfig | None:
     """The provider's section of the config. Other spellings of its name count too."""
-    wanted = canonical_provider(provider)
+    canonical = canonical_provider(provider)
     for name, section in config.models.providers.items():
-        if canonical_provider(name) == wanted:
+        if canonical_provider(name) == canonical:
             return section
     return None
 
@@ -407,8 +409,8 @@ def store_key(path: str, provider: str, key: str, profile_id: str = "") -> str:
 
     def change(document: dict[str, Any]) -> None:
         profiles, order = document.get("profiles"), document.get("order")
-        kept = profiles if isinstance(profiles, dict) else {}
-        document["profiles"] = {**kept, name: {"type": "api_key", "provider": provider, "key": key}}
+        entries = profiles if isinstance(profiles, dict) else {}
+        document["profiles"] = {**entries, name: {"type": "api_key", "provider": provider, "key": key}}
         usage = document.get("usageStats")
         if isinstance(usage, dict):
             usage.pop(name, None)  # The rest of the key that was there before.
@@ -421,15 +423,15 @@ def store_key(path: str, provider: str, key: str, profile_id: str = "") -> str:
 
 def forget_key(path: str, profile_id: str) -> bool:
     """Removes a profile from ``auth-profiles.json``. False: there was none of this name. Blocking."""
-    found = False
+    removed = False
 
     def change(document: dict[str, Any]) -> None:
-        nonlocal found
+        nonlocal removed
         profiles = document.get("profiles")
-        found = isinstance(profiles, dict) and profiles.pop(profile_id, None) is not None
+        removed = isinstance(profiles, dict) and profiles.pop(profile_id, None) is not None
 
     edit_profiles(path, change)
-    return found
+    return removed
 
 
 def is_key(text: str) -> bool:
@@ -437,13 +439,13 @@ def is_key(text: str) -> bool:
     return bool(_PRINTABLE.fullmatch(text))
 
 
-def _read_if_changed(path: str, known: tuple[int, int] | None) -> tuple[tuple[int, int], ProfileFile | None]:
+def _read_if_changed(path: str, last_stamp: tuple[int, int] | None) -> tuple[tuple[int, int], ProfileFile | None]:
     try:
-        found = Path(path).stat()
-        signature = (found.st_mtime_ns, found.st_size)
+        status = Path(path).stat()
+        signature = (status.st_mtime_ns, status.st_size)
     except OSError:
         signature = NO_FILE
-    return signature, None if signature == known else read_profile_file(path)
+    return signature, None if signature == last_stamp else read_profile_file(path)
 
 
 def _order_of(orders: Mapping[str, Sequence[str]], provider: str) -> Sequence[str]:
@@ -737,14 +739,14 @@ class UnreadableProfiles(Exception):
 
 def stats_of(document: dict[str, Any]) -> dict[str, CredentialStats]:
     """The stats in the file. Entries of another shape are left out."""
-    found: dict[str, CredentialStats] = {}
+    stats: dict[str, CredentialStats] = {}
     usage = document.get("usageStats")
     for name, raw in usage.items() if isinstance(usage, dict) else ():
         try:
-            found[str(name)] = msgspec.convert(raw, CredentialStats, strict=False)
+            stats[str(name)] = msgspec.convert(raw, CredentialStats, strict=False)
         except msgspec.ValidationError:
             continue
-    return found
+    return stats
 
 
 def put_stats(document: dict[str, Any], changes: dict[str, CredentialStats], last_good: dict[str, str]) -> None:

@@ -169,8 +169,8 @@ def _mark_for_cache(messages: list[dict[str, Any]], turn_facts: str) -> None:
     """
     for message in messages:
         if isinstance(message["content"], str):
-            said = message["content"].removesuffix(f"\n{turn_facts}") if turn_facts else message["content"]
-            pieces = [said] if said == message["content"] else [said, turn_facts]
+            text = message["content"].removesuffix(f"\n{turn_facts}") if turn_facts else message["content"]
+            pieces = [text] if text == message["content"] else [text, turn_facts]
             message["content"] = [{"type": "text", "text": piece} for piece in pieces]
         parts: list[dict[str, Any]] = message["content"]
         texts = [part for part in parts if part["type"] == "text" and part["text"] != turn_facts]
@@ -415,16 +415,16 @@ class ChatStream(ReplyReader):
         call_id = part.get("id")
         call_id = call_id if isinstance(call_id, str) else ""
         if isinstance(index, int):
-            known = self._calls.get(index)
+            started = self._calls.get(index)
         elif call_id:
-            known = next((block for block in self.builder.blocks if block.call_id == call_id), None)
+            started = next((block for block in self.builder.blocks if block.call_id == call_id), None)
         else:
             # Without id and index, a name begins a call and anything else continues the last one.
-            known = None if name else self._last_call
-        if known is not None and not (name and call_id and known.call_id != call_id):
-            if name and not known.name:
-                known.name = name
-            return known
+            started = None if name else self._last_call
+        if started is not None and not (name and call_id and started.call_id != call_id):
+            if name and not started.name:
+                started.name = name
+            return started
         block = self.builder.open_call(call_id or f"call_{secrets.token_hex(12)}", name)
         self._last_call = block
         self._calls[index if isinstance(index, int) else len(self._calls)] = block

@@ -284,8 +284,8 @@ class ResponsesStream(ReplyReader):
                 self._say_rest(block, "".join(_output_texts(item)))
             case "reasoning" if block.kind == "thinking":
                 self._say_rest(block, "\n\n".join(_thought_texts(item)))
-                kept = {name: value for name, value in item.items() if name != "status"}
-                block.signature = msgspec.json.encode(kept).decode()
+                fields = {name: value for name, value in item.items() if name != "status"}
+                block.signature = msgspec.json.encode(fields).decode()
             case "function_call" if block.kind == "call":
                 block.call_id, block.name = _stored_id(item), str(item.get("name") or block.name)
                 if isinstance(arguments := item.get("arguments"), str) and arguments:

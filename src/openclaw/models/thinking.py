@@ -52,8 +52,8 @@ def supported_levels(model: Model) -> tuple[ThinkingLevel, ...]:
         return ("off",)
     declared: Any = model.compat.get("thinkingLevels")
     if isinstance(declared, list | tuple):
-        known: tuple[ThinkingLevel, ...] = tuple(level for level in LEVELS if level in declared)
-        return known if known else ("off",)
+        levels: tuple[ThinkingLevel, ...] = tuple(level for level in LEVELS if level in declared)
+        return levels if levels else ("off",)
     if model.compat.get("xhigh") or claude_facts(model).adaptive:
         return LEVELS
     model_id = model.id.lower()
@@ -167,9 +167,9 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def quirks_of(model: Model) -> Quirks:
     guessed = msgspec.to_builtins(_guess(model))
-    known = {name: value for name, value in model.compat.items() if name in guessed}
+    quirks = {name: value for name, value in model.compat.items() if name in guessed}
     try:
-        return msgspec.convert({**guessed, **known}, Quirks)
+        return msgspec.convert({**guessed, **quirks}, Quirks)
     except msgspec.ValidationError as error:
         raise ModelError(f"The compat settings of {model.ref} are wrong: {error}.", kind="format") from None
 
@@ -184,8 +184,8 @@ def reasons_in_tags(model: Model) -> bool | Literal["if_begun"]:
     if isinstance(declared, bool):
         return declared
     provider = model.provider.lower()
-    known = provider in _TAG_PROVIDERS or "google-antigravity" in provider or "minimax" in provider
-    if not known or not model.tools:
+    by_provider = provider in _TAG_PROVIDERS or "google-antigravity" in provider or "minimax" in provider
+    if not by_provider or not model.tools:
         return False
     return "if_begun" if provider == "ollama" else True
 

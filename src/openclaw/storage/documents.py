@@ -206,16 +206,16 @@ class SharedDocument(Generic[T]):
     async def _read(self) -> None:
         async with self._reading:
             try:
-                found = await self._documents.get(self.name)
+                content = await self._documents.get(self.name)
             except OSError as problem:
                 if self._documents.shared or self._damaged != "drop":
                     raise
                 log.warning("%s cannot be read (%s)%s", self.place, problem, self._told)
-                found = None
+                content = None
                 version = await self._documents.version(self.name)
             else:
-                version = found.version if found is not None else None
-            data = found.data if found is not None else None
+                version = content.version if content is not None else None
+            data = content.data if content is not None else None
             try:
                 if data is not None and is_blank(data):
                     data, version = await self._from_backup(data, version)
@@ -233,11 +233,11 @@ class SharedDocument(Generic[T]):
             return self._decode(copy), copy, version
         if self._damaged == "refuse":
             raise problem
-        kept = ""
+        copy_note = ""
         if self._damaged == "aside":
-            kept = f"; it is kept as {await self._documents.set_aside(self.name)}"
+            copy_note = f"; it is kept as {await self._documents.set_aside(self.name)}"
             version = None
-        log.warning("%s cannot be read (%s)%s%s", self.place, problem, kept, self._told)
+        log.warning("%s cannot be read (%s)%s%s", self.place, problem, copy_note, self._told)
         return self._empty(), None, version
 
     async def _from_backup(self, data: bytes, version: Version | None) -> tuple[bytes, Version | None]:
@@ -251,13 +251,13 @@ class SharedDocument(Generic[T]):
             self._decode(copy)
         except _UNREADABLE:
             return data, version
-        kept = ""
+        copy_note = ""
         try:
             version, aside = await self._documents.put_back(self.name, copy)
-            kept = f" and was kept as {aside}" if aside else ""
+            copy_note = f" and was kept as {aside}" if aside else ""
         except OSError as problem:
             log.warning("%s cannot be replaced by its backup copy for now: %s", self.place, problem)
-        self._documents.repairs.note(f"{self.place} was damaged{kept}. Its backup copy is used in its place.")
+        self._documents.repairs.note(f"{self.place} was damaged{copy_note}. Its backup copy is used in its place.")
         return copy, version
 
     @property

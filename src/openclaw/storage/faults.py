@@ -76,14 +76,14 @@ class Plan:
                 self._durable[path] = path.stat().st_size
 
     def _meet(self, name: str, path: str) -> None:
-        for place, fault in enumerate(self._faults):
+        for index, fault in enumerate(self._faults):
             if not fnmatchcase(name, fault.at) or (path and not fnmatchcase(path, fault.path)):
                 continue
             if fault.while_exists is not None and not Path(fault.while_exists).exists():
                 continue
             with self._guard:
-                self._hits[place] += 1
-                late = self._hits[place] - fault.hit
+                self._hits[index] += 1
+                late = self._hits[index] - fault.hit
             if late >= 0 and (not fault.times or late < fault.times):
                 self._strike(fault, path or name)
 
@@ -104,9 +104,9 @@ class Plan:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "lost pages":
                 with self._guard, Path(where).open("r+b") as file:
-                    kept = self._durable.get(Path(where), 0)
-                    lost = file.seek(0, os.SEEK_END) - kept
-                    file.seek(kept)
+                    durable_size = self._durable.get(Path(where), 0)
+                    lost = file.seek(0, os.SEEK_END) - durable_size
+                    file.seek(durable_size)
                     file.write(bytes(lost))
                 raise OSError(errno.EIO, os.strerror(errno.EIO), where)
             case "delay":

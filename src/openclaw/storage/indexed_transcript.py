@@ -158,11 +158,13 @@ class IndexedTranscript(abc.ABC):
 
     def tree(self) -> list[tuple[str, str | None, str]]:
         index = self._index
-        return [(index.ids[place], index.parent_id(place), index.types[place]) for place in range(len(index))]
+        return [
+            (index.ids[position], index.parent_id(position), index.types[position]) for position in range(len(index))
+        ]
 
     async def entry(self, entry_id: str) -> Entry | None:
-        place = self._index.by_id.get(entry_id)
-        return None if place is None else (await self._entries([place]))[0]
+        position = self._index.by_id.get(entry_id)
+        return None if position is None else (await self._entries([position]))[0]
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
         index = self._index  # It may be replaced while the lines are read.
@@ -170,8 +172,8 @@ class IndexedTranscript(abc.ABC):
 
         def made() -> list[Entry]:
             return [
-                Entry(index.ids[place], index.parent_id(place), index.types[place], readable(raw))
-                for place, raw in zip(places, raws, strict=True)
+                Entry(index.ids[position], index.parent_id(position), index.types[position], readable(raw))
+                for position, raw in zip(places, raws, strict=True)
             ]
 
         return await with_many(len(places), made)
@@ -188,33 +190,33 @@ class IndexedTranscript(abc.ABC):
         index = self._index
         places: list[int] = []
         marks: list[int] = []
-        place, counted = self._leaf, 0
+        position, counted = self._leaf, 0
         if before is not None:
-            known = index.by_id.get(before)
-            place = index.parents[known] if known is not None else -1
-        elif place + 1 == len(index) and place + 1 in index.damaged:
-            marks.append(place + 1)
-        while place >= 0 and counted < limit:
-            kind = index.types[place]
+            start = index.by_id.get(before)
+            position = index.parents[start] if start is not None else -1
+        elif position + 1 == len(index) and position + 1 in index.damaged:
+            marks.append(position + 1)
+        while position >= 0 and counted < limit:
+            kind = index.types[position]
             if kind in SHOWN_TYPES:
-                places.append(place)
+                places.append(position)
                 counted += kind not in MAYBE_SHOWN_TYPES
-            if place in index.damaged:
-                marks.append(place)
-            place = index.parents[place]
+            if position in index.damaged:
+                marks.append(position)
+            position = index.parents[position]
         places.reverse()
         entries = zip(places, await self._entries(places), strict=True)
         # A marker stands before the entry at its place.
         shown = [
-            (place, 1, entry)
-            for place, entry in entries
+            (position, 1, entry)
+            for position, entry in entries
             if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)
         ]
-        shown += [(place, 0, self._damage_marker(place)) for place in marks]
-        return [entry for _, _, entry in sorted(shown, key=lambda one: one[:2])][-limit:]
+        shown += [(position, 0, self._damage_marker(position)) for position in marks]
+        return [entry for _, _, entry in sorted(shown, key=lambda item: item[:2])][-limit:]
 
-    def _damage_marker(self, place: int) -> Entry:
-        own = f"damage-{place}"
+    def _damage_marker(self, position: int) -> Entry:
+        own = f"damage-{position}"
         fields = {"customType": DAMAGE_TYPE, "display": True, "data": {"text": _DAMAGE_TEXT}, "timestamp": None}
         return Entry(own, None, "custom", json_text.encode({"type": "custom", "id": own, "parentId": None, **fields}))
 
@@ -225,10 +227,10 @@ class IndexedTranscript(abc.ABC):
         """
         index = self._index
         summary, first_kept = b"", None
-        for place, kind, _ in index.walk(self._leaf):
+        for position, kind, _ in index.walk(self._leaf):
             if kind == "compaction":
-                (summary,) = yield [place]
-                first_kept = self._first_kept(place, summary)
+                (summary,) = yield [position]
+                first_kept = self._first_kept(position, summary)
                 break
         window = select_window(index.walk(self._leaf), lambda _: first_kept)
         branch = BranchContext()
@@ -239,21 +241,21 @@ class IndexedTranscript(abc.ABC):
             yield from self._settings_before(edge, branch)
         if window.compaction is not None:
             branch.summarize(index.ids[window.compaction], summary)
-        known = before.last_messages(len(window.places)) if before is not None else {}
-        wanted = [place for place in window.places if index.ids[place] not in known]
-        lines = iter((yield wanted) if wanted else [])
-        for place in window.places:
-            own = index.ids[place]
-            branch.add(own, index.types[place], b"" if own in known else next(lines), known.get(own))
-        self._decoded_bytes = sum(index.lengths[place] for place in window.places)
+        cached = before.last_messages(len(window.places)) if before is not None else {}
+        needed = [position for position in window.places if index.ids[position] not in cached]
+        lines = iter((yield needed) if needed else [])
+        for position in window.places:
+            own = index.ids[position]
+            branch.add(own, index.types[position], b"" if own in cached else next(lines), cached.get(own))
+        self._decoded_bytes = sum(index.lengths[position] for position in window.places)
         return branch
 
-    def _first_kept(self, place: int, line: bytes) -> str | None:
+    def _first_kept(self, position: int, line: bytes) -> str | None:
         fields = fields_of(line)
-        if isinstance(kept := fields.get("firstKeptEntryId"), str):
-            before = max((at for at in self._index.damaged if at < place), default=-1)
+        if isinstance(entry_id := fields.get("firstKeptEntryId"), str):
+            before = max((at for at in self._index.damaged if at < position), default=-1)
             # If the first kept entry is the damaged one, what comes after it was kept too.
-            return self._index.ids[before] if kept not in self._index.by_id and before >= 0 else kept
+            return self._index.ids[before] if entry_id not in self._index.by_id and before >= 0 else entry_id
         # The first format names a line number, which counts the header too.
         number = fields.get("firstKeptEntryIndex")
         at = number - (self._index.header is not None) if isinstance(number, int) else -1
@@ -265,14 +267,14 @@ class IndexedTranscript(abc.ABC):
         The search ends after ``SETTINGS_WITHIN`` entries, so that a context costs no more the more was compacted away.
         A run whose settings are not found there appends them again.
         """
-        for place, kind, _ in islice(self._index.walk(self._index.parents[edge]), SETTINGS_WITHIN):
+        for position, kind, _ in islice(self._index.walk(self._index.parents[edge]), SETTINGS_WITHIN):
             if (kind == "thinking_level_change" and branch.thinking_level is None) or (
                 kind == "model_change" and branch.model is None
             ):
-                (line,) = yield [place]
+                (line,) = yield [position]
                 branch.note_setting(kind, line)
             elif kind == "message" and branch.model is None:
-                (line,) = yield [place]
+                (line,) = yield [position]
                 branch.model = assistant_model(line)
             if branch.model is not None and branch.thinking_level is not None:
                 return
@@ -315,17 +317,17 @@ def shortened_lines(lines: Sequence[bytes], most: int) -> tuple[list[bytes], int
     An entry whose parent was removed gets the entry before it as its parent.
     """
     header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
-    kept, known, last = [*header], set[str](), None
+    remaining, entry_ids, last = [*header], set[str](), None
     for line in lines[max(len(header), len(lines) - most) :]:
         entry = fields_of(line)
         if isinstance(entry.get("id"), str):
-            if entry.get("parentId") not in known:
+            if entry.get("parentId") not in entry_ids:
                 entry["parentId"] = last
                 line = json_text.encode(entry)
             last = entry["id"]
-            known.add(entry["id"])
-        kept.append(line)
-    return kept, len(lines) - len(header)
+            entry_ids.add(entry["id"])
+        remaining.append(line)
+    return remaining, len(lines) - len(header)
 
 
 # Transcripts that are not files

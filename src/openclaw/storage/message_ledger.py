@@ -551,15 +551,15 @@ class ChannelMemory(Protocol):
 
     async def release_held(self, keys: Sequence[str]) -> None: ...
 
-    async def add_pending(self, place: str, message_id: str, message: bytes, *, keep: int) -> None:
+    async def add_pending(self, position: str, message_id: str, message: bytes, *, keep: int) -> None:
         """Store a message that the agent was not addressed with, as context for the next one of its conversation.
 
-        ``place`` names the conversation, of which the newest ``keep`` messages stay. A message with a known id
+        ``position`` names the conversation, of which the newest ``keep`` messages stay. A message with a known id
         replaces the stored one.
         """
         ...
 
-    async def pending(self, place: str, limit: int) -> list[PendingMessage]:
+    async def pending(self, position: str, limit: int) -> list[PendingMessage]:
         """Return the newest ``limit`` messages that wait in a conversation, oldest first."""
         ...
 

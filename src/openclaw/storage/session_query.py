@@ -72,8 +72,8 @@ def session_ids(entry: Mapping[str, Any]) -> Iterator[str]:
         yield current
     listed = entry.get("previousSessions")
     for item in cast("list[Any]", listed) if isinstance(listed, list) else ():
-        if isinstance(item, dict) and isinstance(known := cast("dict[str, Any]", item).get("sessionId"), str):
-            yield known
+        if isinstance(item, dict) and isinstance(session_id := cast("dict[str, Any]", item).get("sessionId"), str):
+            yield session_id
 
 
 def fits(row: SessionRow, query: SessionQuery) -> bool:

@@ -135,11 +135,11 @@ class SqlLedger(abc.ABC):
     async def recent(
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
     ) -> list[LedgerRow]:
-        asked = {"session_key": session_key, "state": state}
-        given = {name: value for name, value in asked.items() if value is not None}
+        criteria = {"session_key": session_key, "state": state}
+        filters = {name: value for name, value in criteria.items() if value is not None}
         # Without a bound, the search for a rare state would read every message.
-        tests = [*(f"{name} = ?" for name in given), *([_LATEST] if state is not None else [])]
-        return await self._messages(f"{_where(tests)}ORDER BY id DESC LIMIT ?", *given.values(), max(0, limit))
+        tests = [*(f"{name} = ?" for name in filters), *([_LATEST] if state is not None else [])]
+        return await self._messages(f"{_where(tests)}ORDER BY id DESC LIMIT ?", *filters.values(), max(0, limit))
 
     async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
         # LIKE would neither use the index nor distinguish capitals.
@@ -185,9 +185,9 @@ class SqlLedger(abc.ABC):
     async def release_held(self, keys: Sequence[str]) -> None:
         await self._write(f"DELETE FROM held WHERE {_among('key', keys)}", *keys)
 
-    async def pending(self, place: str, limit: int) -> list[PendingMessage]:
+    async def pending(self, position: str, limit: int) -> list[PendingMessage]:
         newest = "SELECT step, message FROM held WHERE key >= ? AND key < ? ORDER BY step DESC LIMIT ?"
-        rows = await self._rows(newest, *_pending_keys(place), max(0, limit))
+        rows = await self._rows(newest, *_pending_keys(position), max(0, limit))
         return [PendingMessage(step, bytes(message)) for step, message in reversed(rows)]
 
     # Jobs
@@ -212,19 +212,19 @@ class SqlLedger(abc.ABC):
         ended: bool | None = None,
         limit: int = 1000,
     ) -> list[JobRow]:
-        asked = {"kind": kind, "owner_key": owner_key, "run_id": run_id, "trace": trace}
-        given = {name: value for name, value in asked.items() if value is not None}
-        tests = [f"{name} = ?" for name in given]
+        criteria = {"kind": kind, "owner_key": owner_key, "run_id": run_id, "trace": trace}
+        filters = {name: value for name, value in criteria.items() if value is not None}
+        tests = [f"{name} = ?" for name in filters]
         if ended is not None:
             tests.append(f"ended_at IS {'NOT ' if ended else ''}NULL")
         order = f"ORDER BY created_at DESC, {self._as_inserted} DESC LIMIT ?"
-        return (await self._jobs(f"{_where(tests)}{order}", *given.values(), max(0, limit)))[::-1]
+        return (await self._jobs(f"{_where(tests)}{order}", *filters.values(), max(0, limit)))[::-1]
 
     async def _jobs(self, condition: str, *values: Any) -> list[JobRow]:
         names = JobRow.__struct_fields__
         rows = await self._rows(f"SELECT {', '.join(names)} FROM jobs {condition}", *values)
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [JobRow(**{**fields, "state": msgspec.json.decode(fields["state"])}) for fields in found]
+        records = [dict(zip(names, row, strict=True)) for row in rows]
+        return [JobRow(**{**fields, "state": msgspec.json.decode(fields["state"])}) for fields in records]
 
     # Outbox
 
@@ -339,14 +339,14 @@ def is_time_to_prune(key: str) -> bool:
 def accept_values(message: Accept, step: FirstStep | None, reason: Reason, now: int) -> list[Any]:
     """Returns the values of ``ACCEPT_COLUMNS``."""
     values = zip(_ACCEPT_FIELDS, _accept_values(message), strict=True)
-    given = [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
+    columns = [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
     begun = step == "running"
-    return [*given, now, step or "accepted", reason.code, reason.detail, int(begun), now if begun else None]
+    return [*columns, now, step or "accepted", reason.code, reason.detail, int(begun), now if begun else None]
 
 
-def add_pending(place: str, message_id: str, message: bytes, keep: int) -> list[tuple[str, tuple[Any, ...]]]:
+def add_pending(position: str, message_id: str, message: bytes, keep: int) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the statements of ``ChannelMemory.add_pending`` with their values."""
-    first, end = _pending_keys(place)
+    first, end = _pending_keys(position)
     return [
         (
             "INSERT INTO held (key, message) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET message = excluded.message",
@@ -364,12 +364,12 @@ def add_pending(place: str, message_id: str, message: bytes, keep: int) -> list[
     ]
 
 
-def _pending_keys(place: str) -> tuple[str, str]:
+def _pending_keys(position: str) -> tuple[str, str]:
     """Return how the keys of a conversation's pending messages begin, and what is greater than all of them.
 
     The place is hashed, because it may contain any character.
     """
-    digest = hashlib.sha256(place.encode("utf-8", "replace")).hexdigest()
+    digest = hashlib.sha256(position.encode("utf-8", "replace")).hexdigest()
     return f"{_PENDING}{digest}|", f"{_PENDING}{digest}}}"
 
 

@@ -168,7 +168,7 @@ def test_a_server_that_sends_another_part_is_asked_again(tmp_path: Path) -> None
 
 def test_a_server_that_never_sends_a_byte_is_given_up_and_the_part_is_kept(tmp_path: Path) -> None:
     with hub("cut", *["503"] * 20) as server:
-        with pytest.raises(InstallError, match="run the command again to go on"):
+        with pytest.raises(InstallError, match="run the command again to resume"):
             fetch(server, tmp_path)
         assert len(server.asked) == 1 + install.TRIES
     assert (tmp_path / "models" / "tiny.gguf.part").stat().st_size == 100_000

@@ -295,7 +295,7 @@ async def test_the_folder_in_use_a_foreign_folder_and_an_unknown_layout_are_refu
     with pytest.raises(Unreadable, match="state folder in use"):
         await imported(ours, ours)
     theirs.mkdir()
-    with pytest.raises(Unreadable, match="no state folder"):
+    with pytest.raises(Unreadable, match="is not a state folder"):
         await imported(theirs, ours)
     base = database(theirs, schema=40, version="2027.1.0")
     with sqlite3.connect(base) as open_base:

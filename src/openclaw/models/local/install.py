@@ -236,10 +236,10 @@ def sha256_of(path: Path) -> str | None:
 def bytes_below(folder: Path) -> int:
     """The size of all files below a folder. The installer may change the folder meanwhile."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                total += Path(place, name).stat().st_size
+                total += Path(parent, name).stat().st_size
     return total
 
 
@@ -356,24 +356,27 @@ DOWNLOADS: tuple[Download, ...] = (
 
 def find_download(name: str) -> Download | None:
     """The model that a person means, with or without ``local/``."""
-    wanted = name.strip().lower().removeprefix(f"{LOCAL_PROVIDER}/")
-    return next((one for one in DOWNLOADS if wanted in (one.id, one.name.lower(), one.file.lower())), None)
+    query = name.strip().lower().removeprefix(f"{LOCAL_PROVIDER}/")
+    return next(
+        (download for download in DOWNLOADS if query in (download.id, download.name.lower(), download.file.lower())),
+        None,
+    )
 
 
 def installed_models(state_dir: str) -> list[Model]:
     """The fetched models, the best one first."""
-    return [one.model(state_dir) for one in DOWNLOADS if one.is_installed(state_dir)]
+    return [download.model(state_dir) for download in DOWNLOADS if download.is_installed(state_dir)]
 
 
 def fitting(memory: int) -> Download:
     """The best model for a computer with so much memory."""
-    return next((one for one in DOWNLOADS if one.memory <= memory * 0.75), DOWNLOADS[-1])
+    return next((download for download in DOWNLOADS if download.memory <= memory * 0.75), DOWNLOADS[-1])
 
 
-def remove_download(wanted: Download, state_dir: str) -> bool:
+def remove_download(download: Download, state_dir: str) -> bool:
     """Deletes the model's file and what there is of an unfinished download. False: there was none."""
     removed = False
-    for path in (Path(wanted.path(state_dir)), _part(Path(wanted.path(state_dir)))):
+    for path in (Path(download.path(state_dir)), _part(Path(download.path(state_dir)))):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
             removed = True
@@ -381,7 +384,7 @@ def remove_download(wanted: Download, state_dir: str) -> bool:
 
 
 def install_download(
-    wanted: Download,
+    download: Download,
     progress: Progress | None = None,
     *,
     state_dir: str,
@@ -394,16 +397,16 @@ def install_download(
     folder = Path(make_private_dir(str(Path(state_dir, "models"))))
     with one_at_a_time(folder):
         ensure_runtime(tell)
-        target = Path(wanted.path(state_dir))
+        target = Path(download.path(state_dir))
         if target.exists():
-            tell(f"Checking {wanted.name}", None, None)
-            if sha256_of(target) == wanted.sha256:
-                tell(f"{wanted.name} is ready", wanted.size, wanted.size)
+            tell(f"Checking {download.name}", None, None)
+            if sha256_of(target) == download.sha256:
+                tell(f"{download.name} is ready", download.size, download.size)
                 return str(target)
-        _need_room(wanted, folder, _part(target))
-        _Fetch(wanted, _part(target), tell, environ, sleep).run()
+        _need_room(download, folder, _part(target))
+        _Fetch(download, _part(target), tell, environ, sleep).run()
         _part(target).replace(target)
-        tell(f"{wanted.name} is ready", wanted.size, wanted.size)
+        tell(f"{download.name} is ready", download.size, download.size)
         return str(target)
 
 
@@ -411,12 +414,12 @@ def _part(target: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-def _need_room(wanted: Download, folder: Path, part: Path) -> None:
+def _need_room(download: Download, folder: Path, part: Path) -> None:
     here = part.stat().st_size if part.exists() else 0
-    needed, free = max(wanted.size - here, 0) + RESERVE_BYTES, shutil.disk_usage(folder).free
+    needed, free = max(download.size - here, 0) + RESERVE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise InstallError(
-            f"{folder} has {_megabytes(free)} MB free; {wanted.name} needs {_megabytes(needed)} MB. Make room, or "
+            f"{folder} has {_megabytes(free)} MB free; {download.name} needs {_megabytes(needed)} MB. Make room, or "
             "choose a smaller model: `openclaw models install` lists them."
         )
 
@@ -426,17 +429,17 @@ class _Fetch:
 
     def __init__(
         self,
-        wanted: Download,
+        download: Download,
         part: Path,
         tell: Progress,
         environ: Mapping[str, str],
         sleep: Callable[[float], None],
     ) -> None:
-        self._wanted = wanted
+        self._wanted = download
         self._part = part
-        self._label = f"Downloading {wanted.name}"
+        self._label = f"Downloading {download.name}"
         self._tell = tell
-        self._url = wanted.url(environ)
+        self._url = download.url(environ)
         self._sleep = sleep
         self._opener = urllib.request.build_opener(_SafeRedirects)
 

@@ -212,8 +212,8 @@ class LocalPrompt:
         self._turns = turns or [ChatTurn("user", "Hello")]
         self._reasons = request.model.reasoning and request.thinking != "off"
         usual = DEFAULT_MAX_TOKENS if not request.model.tools else request.model.max_tokens
-        wanted = output_limit(request.model, request.max_tokens or usual, request.output_room)
-        self._limit = min(wanted, context // 2)
+        limit = output_limit(request.model, request.max_tokens or usual, request.output_room)
+        self._limit = min(limit, context // 2)
         self._room = context - self._limit
         self._budget = int(self._room * CHARS_PER_TOKEN)
         if request.model.tools:
@@ -449,11 +449,11 @@ def fit(system: str, turns: Sequence[ChatTurn], budget: int, *, whole_system: bo
     """
     system = system if whole_system else shorten(system, budget // 2)
     room = max(budget - len(system) - TURN_OVERHEAD, 1)
-    kept = _drop_oldest(turns, room)
-    if kept and kept[-1].size > room:
-        kept = [ChatTurn(kept[-1].role, shorten(kept[-1].content, max(room - TURN_OVERHEAD, 1)))]
+    remaining = _drop_oldest(turns, room)
+    if remaining and remaining[-1].size > room:
+        remaining = [ChatTurn(remaining[-1].role, shorten(remaining[-1].content, max(room - TURN_OVERHEAD, 1)))]
     head = [{"role": "system", "content": system}] if system else []
-    return head + [{"role": turn.role, "content": turn.content} for turn in kept]
+    return head + [{"role": turn.role, "content": turn.content} for turn in remaining]
 
 
 def shorten(text: str, limit: int) -> str:
@@ -489,8 +489,8 @@ def _plain_text(message: Message, *, named: bool = True) -> str:
         case AssistantMessage():
             return message.text
         case ToolResultMessage():
-            said = "\n".join(_block_text(block) for block in message.content)
-            return f"[{message.tool_name} returned]\n{said}" if named else said
+            text = "\n".join(_block_text(block) for block in message.content)
+            return f"[{message.tool_name} returned]\n{text}" if named else text
 
 
 def _block_text(block: TextBlock | ImageBlock) -> str:

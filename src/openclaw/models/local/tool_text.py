@@ -127,22 +127,22 @@ class OutputParser:
     def _step(self) -> bool:
         """Takes the text up to the next marker. False: more text is needed."""
         if self._mode == CALL:
-            found = self._rest.find(CALL_END)
-            if found < 0:
+            end = self._rest.find(CALL_END)
+            if end < 0:
                 return False
-            written, self._rest, self._mode = self._rest[:found], self._rest[found + len(CALL_END) :], ""
+            written, self._rest, self._mode = self._rest[:end], self._rest[end + len(CALL_END) :], ""
             self._call(written)
             return True
         awaited = (THINK_END,) if self._mode == THINK else self._opens
-        places = [(place, marker) for marker in awaited if (place := self._rest.find(marker)) >= 0]
+        places = [(start, marker) for marker in awaited if (start := self._rest.find(marker)) >= 0]
         if not places:
-            kept = held_back(self._rest, awaited)
-            said, self._rest = self._rest[: len(self._rest) - kept], self._rest[len(self._rest) - kept :]
-            self._say(said)
+            held = held_back(self._rest, awaited)
+            shown, self._rest = self._rest[: len(self._rest) - held], self._rest[len(self._rest) - held :]
+            self._say(shown)
             return False
-        place, marker = min(places)
-        self._say(self._rest[:place])
-        self._rest = self._rest[place + len(marker) :]
+        start, marker = min(places)
+        self._say(self._rest[:start])
+        self._rest = self._rest[start + len(marker) :]
         self._mode = "" if marker == THINK_END else marker
         self._block, self._space = None, ""
         return True
@@ -198,6 +198,6 @@ def read_call(written: str) -> tuple[str, str]:
 
 def _named_in(text: str) -> str:
     """The name of the function in JSON that was cut or is wrong."""
-    _, found, rest = text.partition('"name"')
+    _, separator, rest = text.partition('"name"')
     quoted = rest.split('"', 2)
-    return quoted[1] if found and len(quoted) == 3 else "unknown"
+    return quoted[1] if separator and len(quoted) == 3 else "unknown"

@@ -187,11 +187,11 @@ class BackupFolder:
 
     def _put(self, block: bytes) -> tuple[str, int]:
         name = self._name(block)
-        place = self.folder / "pieces" / name
-        if place.exists():
+        target = self.folder / "pieces" / name
+        if target.exists():
             return name, 0
         data = self._seal(block)
-        atomic_replace(place, data)
+        atomic_replace(target, data)
         return name, len(data)
 
     # Reading
@@ -383,12 +383,12 @@ class _Copy:
         return path not in self._copied and path not in self._refused and not self._is_renamed(path)
 
     def _copy_one(self, path: str, kind: Kind) -> None:
-        place = self._state / path
+        source = self._state / path
         try:
-            identity = _identity(place) if kind is not Kind.STORE else (0, 0, 0, 0)
+            identity = _identity(source) if kind is not Kind.STORE else (0, 0, 0, 0)
             files: list[StoredFile] = []
             contents: dict[str, bytes] = {}
-            for opened in open_files(place, kind, self._folder.folder):
+            for opened in open_files(source, kind, self._folder.folder):
                 with opened.content as content:
                     if kind is Kind.STORE:
                         contents[opened.path.name] = content.read()

@@ -45,10 +45,10 @@ def find_damage(state: Path, config: Path) -> Iterator[Finding]:
             yield _lost(f"{store} does not hold a JSON object", _BY_REPAIR)
     yield from _transcripts(state)
     for pattern in _KEPT:
-        for kept in sorted([*state.glob(pattern), *state.glob(f"agents/*/sessions/{pattern}")]):
-            if not kept.name.endswith(("-wal", "-shm")):
+        for damaged_file in sorted([*state.glob(pattern), *state.glob(f"agents/*/sessions/{pattern}")]):
+            if not damaged_file.name.endswith(("-wal", "-shm")):
                 fix = "delete it when you no longer want to look into it"
-                yield Finding("damage", "warn", f"{kept} is a damaged file that was replaced", fix)
+                yield Finding("damage", "warn", f"{damaged_file} is a damaged file that was replaced", fix)
 
 
 def _lost(text: str, fix: str) -> Finding:
@@ -167,14 +167,14 @@ class Narrowed(msgspec.Struct, kw_only=True):
 def narrow(state_dir: str) -> Narrowed:
     """Takes away the rights of group and others on everything in the state folder. Links are not followed. Blocking."""
     narrowed = Narrowed()
-    for folder, path, name, mode, wanted in _entries(state_dir):
-        if not mode & ~wanted & 0o777:
+    for folder, path, name, mode, private_mode in _entries(state_dir):
+        if not mode & ~private_mode & 0o777:
             continue
         try:
             no_follow = os.O_NOFOLLOW if folder is not None else 0
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | no_follow, dir_fd=folder)
             try:
-                os.fchmod(fd, mode & wanted)
+                os.fchmod(fd, mode & private_mode)
             finally:
                 os.close(fd)
         except FileNotFoundError:
@@ -183,17 +183,17 @@ def narrow(state_dir: str) -> Narrowed:
             narrowed.failed.append(f"{path}: {error.strerror}")
             continue
         if mode & 0o077:
-            narrowed.note(path, mode, mode & wanted)
+            narrowed.note(path, mode, mode & private_mode)
     return narrowed
 
 
 def wide_files(state_dir: str) -> Narrowed:
     """Lists what ``narrow`` would close to others, and changes nothing. Blocking."""
-    found = Narrowed()
-    for _, path, _, mode, wanted in _entries(state_dir):
-        if mode & ~wanted & 0o077:
-            found.note(path, mode, mode & wanted)
-    return found
+    narrowed = Narrowed()
+    for _, path, _, mode, private_mode in _entries(state_dir):
+        if mode & ~private_mode & 0o077:
+            narrowed.note(path, mode, mode & private_mode)
+    return narrowed
 
 
 def _entries(state_dir: str) -> Iterator[tuple[int | None, str, str, int, int]]:
@@ -202,19 +202,17 @@ def _entries(state_dir: str) -> Iterator[tuple[int | None, str, str, int, int]]:
     Each comes with the open folder, its path, its name there, its rights, and the most rights it should have.
     """
 
-    def found(
-        folder: int | None, place: str, name: str, wanted: int
-    ) -> Iterator[tuple[int | None, str, str, int, int]]:
+    def found(folder: int | None, path: str, name: str, wanted: int) -> Iterator[tuple[int | None, str, str, int, int]]:
         with contextlib.suppress(OSError):  # It may be gone again.
             mode = os.stat(name, dir_fd=folder, follow_symlinks=folder is None).st_mode
             if not stat.S_ISLNK(mode):
-                yield folder, place, name, stat.S_IMODE(mode), wanted
+                yield folder, path, name, stat.S_IMODE(mode), wanted
 
     yield from found(None, state_dir, state_dir, 0o700)
-    for place, folders, files, fd in os.fwalk(state_dir, follow_symlinks=False, onerror=lambda error: None):
+    for path, folders, files, fd in os.fwalk(state_dir, follow_symlinks=False, onerror=lambda error: None):
         for name in folders:
-            yield from found(fd, f"{place}/{name}", name, 0o700)
+            yield from found(fd, f"{path}/{name}", name, 0o700)
         for name in files:
-            yield from found(fd, f"{place}/{name}", name, 0o600 if name.endswith(_DATA) else 0o700)
-        if place == state_dir:
+            yield from found(fd, f"{path}/{name}", name, 0o600 if name.endswith(_DATA) else 0o700)
+        if path == state_dir:
             folders[:] = [name for name in folders if not name.startswith(_NOT_OURS)]

@@ -76,8 +76,8 @@ class Disk:
             await asyncio.to_thread(thread.join)
         self._threads.clear()
 
-    def _hand_on(self, asked: list[_Work]) -> None:
-        for work in asked:
+    def _hand_on(self, jobs: list[_Work]) -> None:
+        for work in jobs:
             self._wanted.put(work)
         needed = min(_MOST_THREADS, self._wanted.qsize())
         while len(self._threads) < needed:
@@ -234,12 +234,12 @@ class AppendFile:
         finally:
             self._syncing -= 1
 
-    def sync_now(self, wanted: int | None = None) -> OSError | None:
-        """Makes the first ``wanted`` appends durable (None: all), in the calling thread. Returns the error, if any."""
+    def sync_now(self, size: int | None = None) -> OSError | None:
+        """Makes the first ``size`` appends durable (None: all), in the calling thread. Returns the error, if any."""
         try:
             with self._guard:
                 written = self._written
-                if self._synced >= (written if wanted is None else wanted):
+                if self._synced >= (written if size is None else size):
                     return None
                 self._make_durable()
                 self._synced = max(self._synced, written)
@@ -487,10 +487,10 @@ class FileBlobStore:
         digest = hashlib.sha256(data).hexdigest()
         path = self._folder / digest
         try:
-            kept = path.stat().st_size == len(data)
+            same_size = path.stat().st_size == len(data)
         except FileNotFoundError:
-            kept = False
-        if not kept:
+            same_size = False
+        if not same_size:
             atomic_replace(path, data)
         return digest
 
@@ -538,9 +538,9 @@ class RebuildableDatabase:
         try:
             # The file can be rebuilt at any time, so no sync is needed.
             db.execute("PRAGMA synchronous = OFF")
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, self._version):
-                raise sqlite3.DatabaseError(f"version {found}")
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, self._version):
+                raise sqlite3.DatabaseError(f"version {version}")
             db.executescript(self._schema)
             db.execute(f"PRAGMA user_version = {self._version}")
         except sqlite3.Error:
@@ -652,8 +652,8 @@ class FileDocuments:
 
     def _list(self, prefix: str) -> list[str]:
         folder = self._folder / prefix.rpartition("/")[0]
-        found = (path for path in folder.rglob("*") if path.is_file())
-        names = (path.relative_to(self._folder).as_posix() for path in found)
+        files = (path for path in folder.rglob("*") if path.is_file())
+        names = (path.relative_to(self._folder).as_posix() for path in files)
         return sorted(name for name in names if name.startswith(prefix) and not name.endswith(".bak"))
 
 

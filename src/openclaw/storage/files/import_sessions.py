@@ -103,79 +103,83 @@ async def import_sessions(
         for path in await asyncio.to_thread(list, outward_links(source)):
             yield _refused_link(source, path)
         databases = await asyncio.to_thread(stack.enter_context, open_databases(source, database_files(source)))
-        found = await asyncio.to_thread(lambda: [session for base in databases for session in base.sessions()])
-        known = {(session.agent_id, session.session_id) for session in found}
+        candidates = await asyncio.to_thread(lambda: [session for base in databases for session in base.sessions()])
+        imported_ids = {(session.agent_id, session.session_id) for session in candidates}
         files = await asyncio.to_thread(list, file_sessions(source))
-        found += [session for session in files if (session.agent_id, session.session_id) not in known]
+        candidates += [session for session in files if (session.agent_id, session.session_id) not in imported_ids]
         version = databases[0].name if databases else "OpenClaw"
-        found.sort(key=_order)
-        for (agent, key), group in groupby(found, key=_conversation):
+        candidates.sort(key=_order)
+        for (agent, key), group in groupby(candidates, key=_conversation):
             async for session in _import_conversation(agent, key, list(group), sessions, version, dry_run):
                 yield session
 
 
 def _refused_link(source: Path, path: Path) -> ImportedSession:
     """The report on an agent's folder, store or database that is not read."""
-    place = path.relative_to(source)
-    agent = normalize_agent_id(place.parts[1])
-    detail = f"{place} {LEADS_OUT}"
-    return ImportedSession(agent_id=agent, key="-", session_id="", place=str(place), outcome="failed", detail=detail)
+    relative = path.relative_to(source)
+    agent = normalize_agent_id(relative.parts[1])
+    detail = f"{relative} {LEADS_OUT}"
+    return ImportedSession(agent_id=agent, key="-", session_id="", place=str(relative), outcome="failed", detail=detail)
 
 
-def _order(found: FoundSession) -> tuple[str, str, bool, int, str]:
+def _order(session: FoundSession) -> tuple[str, str, bool, int, str]:
     """By conversation, the current session first, then the newest."""
-    agent, key = _conversation(found)
-    return agent, key, not found.current, -found.updated_at, found.session_id
+    agent, key = _conversation(session)
+    return agent, key, not session.current, -session.updated_at, session.session_id
 
 
-def _conversation(found: FoundSession) -> tuple[str, str]:
-    if found.key is None:
-        return found.agent_id, f"agent:{found.agent_id}:imported:{found.session_id.lower()}"
-    return found.agent_id, legacy_store_key(found.agent_id, found.key)
+def _conversation(session: FoundSession) -> tuple[str, str]:
+    if session.key is None:
+        return session.agent_id, f"agent:{session.agent_id}:imported:{session.session_id.lower()}"
+    return session.agent_id, legacy_store_key(session.agent_id, session.key)
 
 
 async def _import_conversation(
-    agent: str, key: str, found: list[FoundSession], sessions: SessionStore, version: str, dry_run: bool
+    agent: str, key: str, candidates: list[FoundSession], sessions: SessionStore, version: str, dry_run: bool
 ) -> AsyncIterator[ImportedSession]:
     """Writes the transcripts and then the entry, so that an entry never lacks its transcript."""
     folder = Path(sessions.path(agent)).parent
     brought: list[FoundSession] = []
     ours = await sessions.get(agent, key)
-    listed = {ours["sessionId"], *(one.session_id for one in previous_sessions(ours))} if ours is not None else set()
-    for one in found:
-        report = await asyncio.to_thread(_bring_transcript, one, key, folder, version, dry_run)
+    listed = (
+        {ours["sessionId"], *(candidate.session_id for candidate in previous_sessions(ours))}
+        if ours is not None
+        else set()
+    )
+    for candidate in candidates:
+        report = await asyncio.to_thread(_bring_transcript, candidate, key, folder, version, dry_run)
         if report.outcome in ("imported", "present"):
-            brought.append(one)
-            report.outcome = "present" if one.session_id in listed else "imported"
-            if ours is None and one is found[0] and (left_out := _left_out(one.entry)):
+            brought.append(candidate)
+            report.outcome = "present" if candidate.session_id in listed else "imported"
+            if ours is None and candidate is candidates[0] and (left_out := _left_out(candidate.entry)):
                 report.detail = f"these settings are not taken over: {', '.join(left_out)}"
-            if one.current and ours is not None and ours["sessionId"] != one.session_id:
-                report.outcome = "present" if one.session_id in listed else "conflict"
+            if candidate.current and ours is not None and ours["sessionId"] != candidate.session_id:
+                report.outcome = "present" if candidate.session_id in listed else "conflict"
                 report.detail = (
                     f"{key} has another session here, which stays; this one is an earlier one of it: "
-                    f"openclaw sessions resume {key} --session {one.session_id}"
+                    f"openclaw sessions resume {key} --session {candidate.session_id}"
                 )
         yield report
     if brought and not dry_run:
         await sessions.update(agent, key, lambda entry: _with_imported(entry, brought))
 
 
-def _with_imported(entry: SessionEntry | None, found: list[FoundSession]) -> SessionEntry:
+def _with_imported(entry: SessionEntry | None, candidates: list[FoundSession]) -> SessionEntry:
     """The entry with the sessions that were found. A session that is current here stays current."""
     fields: dict[str, Any] = dict(entry or {})
     if entry is None:
-        first = found[0]
+        first = candidates[0]
         taken = {name: value for name, value in first.entry.items() if _is_taken(name, value)}
         fields = normalize_entry({**taken, "sessionId": first.session_id, "updatedAt": first.updated_at})
     earlier = previous_sessions(fields)
-    known = {fields["sessionId"], *(previous.session_id for previous in earlier)}
+    session_ids = {fields["sessionId"], *(previous.session_id for previous in earlier)}
     added = [
-        PreviousSession(session_id=one.session_id, ended_at=one.updated_at, reason="import")
-        for one in found
-        if one.session_id not in known
+        PreviousSession(session_id=candidate.session_id, ended_at=candidate.updated_at, reason="import")
+        for candidate in candidates
+        if candidate.session_id not in session_ids
     ]
     if added:
-        newest_first = sorted([*earlier, *added], key=lambda one: -one.ended_at)
+        newest_first = sorted([*earlier, *added], key=lambda candidate: -candidate.ended_at)
         fields["previousSessions"] = msgspec.to_builtins(newest_first)
     return cast("SessionEntry", fields)
 
@@ -188,13 +192,13 @@ def _is_taken(name: str, value: Any) -> bool:
     return name in _TAKEN or (isinstance(value, str) and value in _STRICTER.get(name, ()))
 
 
-def _bring_transcript(found: FoundSession, key: str, folder: Path, version: str, dry_run: bool) -> ImportedSession:
+def _bring_transcript(session: FoundSession, key: str, folder: Path, version: str, dry_run: bool) -> ImportedSession:
     report = ImportedSession(
-        agent_id=found.agent_id, key=key, session_id=found.session_id, place=found.place, outcome="imported"
+        agent_id=session.agent_id, key=key, session_id=session.session_id, place=session.place, outcome="imported"
     )
-    path = folder / f"{safe_file_name(found.session_id)}.jsonl"
+    path = folder / f"{safe_file_name(session.session_id)}.jsonl"
     try:
-        begun, size, copy = hashlib.sha256(), 0, TranscriptCopy(found, version)
+        begun, size, copy = hashlib.sha256(), 0, TranscriptCopy(session, version)
         for line in copy.found_lines():
             begun.update(line)
             size += len(line)
@@ -208,7 +212,7 @@ def _bring_transcript(found: FoundSession, key: str, folder: Path, version: str,
                 report.outcome = "present"
         elif copy.events and not dry_run:
             begun.update(copy.own_line())
-            _write(path, TranscriptCopy(found, version).lines(), begun.digest(), found.updated_at)
+            _write(path, TranscriptCopy(session, version).lines(), begun.digest(), session.updated_at)
     except (Unreadable, OSError) as problem:
         report.outcome, report.detail = "failed", str(problem)
     return report
@@ -216,7 +220,7 @@ def _bring_transcript(found: FoundSession, key: str, folder: Path, version: str,
 
 def _beginning(path: Path, size: int) -> bytes | None:
     """The hash of the first bytes of a transcript, which may have grown since; None when there is none."""
-    file = next((one for one in (path, Path(f"{path}{SUFFIX}")) if one.exists()), None)
+    file = next((spelling for spelling in (path, Path(f"{path}{SUFFIX}")) if spelling.exists()), None)
     if file is None:
         return None
     digest = hashlib.sha256()
@@ -228,12 +232,12 @@ def _beginning(path: Path, size: int) -> bytes | None:
     return digest.digest()
 
 
-def _write(path: Path, lines: Iterator[bytes], wanted: bytes, updated_at: int) -> None:
+def _write(path: Path, lines: Iterator[bytes], digest: bytes, updated_at: int) -> None:
     make_private_dir(str(path.parent))
     prepared = write_temporary(path, lines)
     try:
         with prepared.open("rb") as file:
-            if hashlib.file_digest(file, hashlib.sha256).digest() != wanted:
+            if hashlib.file_digest(file, hashlib.sha256).digest() != digest:
                 raise Unreadable(
                     f"the copy of {path.name} differs from what was read; the other folder is being written to"
                 )
@@ -247,8 +251,8 @@ def _write(path: Path, lines: Iterator[bytes], wanted: bytes, updated_at: int) -
 class TranscriptCopy:
     """The lines of a transcript as they are written here, and what is learnt about them on the way."""
 
-    def __init__(self, found: FoundSession, version: str) -> None:
-        self._found = found
+    def __init__(self, session: FoundSession, version: str) -> None:
+        self._found = session
         self._version = version
         self.events = 0
         self.sha256 = hashlib.sha256()
@@ -299,8 +303,8 @@ class TranscriptCopy:
         parent = fields["parentId"]
         self._parents[own] = parent if isinstance(parent, str) else None
         if kind in ("compaction", "reset"):
-            kept = fields.get("firstKeptEntryId")
-            self._starts[own] = kept if isinstance(kept, str) else None
+            first_kept = fields.get("firstKeptEntryId")
+            self._starts[own] = first_kept if isinstance(first_kept, str) else None
         if kind == "reset":
             self._resets.add(own)
         if fields.get("appendMode") != "side":
@@ -317,8 +321,8 @@ class TranscriptCopy:
         }
         if (reset := self._last_reset()) is None:
             return {"type": "custom", **shared, "customType": MARK, "data": facts}
-        kept = self._starts[reset] or self._child_of(reset) or reset
-        summary = {"summary": _RESET_SUMMARY, "firstKeptEntryId": kept, "tokensBefore": 0}
+        first_kept = self._starts[reset] or self._child_of(reset) or reset
+        summary = {"summary": _RESET_SUMMARY, "firstKeptEntryId": first_kept, "tokensBefore": 0}
         return {"type": "compaction", **shared, **summary, "details": facts}
 
     def _path(self) -> Iterator[str]:

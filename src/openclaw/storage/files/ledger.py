@@ -192,37 +192,37 @@ class FileLedger(SqlLedger):
 
         def look(db: sqlite3.Connection) -> bool:
             row = db.execute("SELECT at FROM seen WHERE key = ?", (key,)).fetchone()
-            known = row is not None and now - row[0] < ttl_ms
-            if known or remember:
+            is_known = row is not None and now - row[0] < ttl_ms
+            if is_known or remember:
                 _remember_seen(db, [key], now)
-            if not known and prunes:
+            if not is_known and prunes:
                 db.execute("DELETE FROM seen WHERE at <= ?", (now - ttl_ms,))
                 newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET ?"
                 db.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", (max(0, keep),))
-            return known
+            return is_known
 
         return await self._thread.run(look)
 
     async def note_rejected(self, note: RejectedMessage) -> None:
-        now, known = self._clock.now_ms(), (note.message_id, note.channel, note.chat, note.code)
+        now, identity = self._clock.now_ms(), (note.message_id, note.channel, note.chat, note.code)
 
         def note_rejected(db: sqlite3.Connection) -> None:
             where = "WHERE message_id = ? AND channel = ? AND chat = ? AND code = ?"
             again = f"UPDATE turned_away SET count = count + 1, last_at = ? {where}"
-            if db.execute(again, (now, *known)).rowcount:
+            if db.execute(again, (now, *identity)).rowcount:
                 return
             db.execute(
                 "INSERT INTO turned_away (message_id, channel, chat, code, sender, detail, count, first_at, last_at)"
                 " VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)",
-                (*known, note.sender, note.detail, now, now),
+                (*identity, note.sender, note.detail, now, now),
             )
             newest_to_go = "SELECT step FROM turned_away ORDER BY step DESC LIMIT 1 OFFSET ?"
             db.execute(f"DELETE FROM turned_away WHERE step <= ({newest_to_go})", (MOST_REJECTED,))
 
         await self._thread.run(note_rejected)
 
-    async def add_pending(self, place: str, message_id: str, message: bytes, *, keep: int) -> None:
-        statements = add_pending(place, message_id, message, keep)
+    async def add_pending(self, position: str, message_id: str, message: bytes, *, keep: int) -> None:
+        statements = add_pending(position, message_id, message, keep)
 
         def add(db: sqlite3.Connection) -> None:
             for statement, values in statements:
@@ -304,8 +304,8 @@ def _accept(
         return accepted_row(message, ledger_id, now), True
     # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
     by_key = f"{SELECT_MESSAGES} WHERE dedupe_key = ? AND dedupe_key <> ''"
-    known = db.execute(f"{SELECT_MESSAGES} WHERE run_id = ?", (message.run_id,)).fetchone()
-    return message_of(known or db.execute(by_key, (message.dedupe_key,)).fetchone()), False
+    existing = db.execute(f"{SELECT_MESSAGES} WHERE run_id = ?", (message.run_id,)).fetchone()
+    return message_of(existing or db.execute(by_key, (message.dedupe_key,)).fetchone()), False
 
 
 def _finish(
@@ -439,8 +439,8 @@ class LedgerThread:
     def _batches(self) -> Iterator[list[_Job]]:
         """Yields the operations to commit together, in the order they were asked for, until the ledger is closed."""
         waiting: list[_Job] = []
-        while (asked := self._jobs.get()) is not None:
-            waiting += asked
+        while (jobs := self._jobs.get()) is not None:
+            waiting += jobs
             while len(waiting) >= _MOST_TOGETHER or (waiting and self._jobs.empty()):
                 yield waiting[:_MOST_TOGETHER]
                 del waiting[:_MOST_TOGETHER]

@@ -360,8 +360,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 def reason_from_sentence(sentence: str) -> Reason:
     """Returns the reason that a sentence of an older ledger stands for."""
     for pattern, code in _REASON_SENTENCES.items():
-        if found := re.fullmatch(pattern, sentence, re.DOTALL):
-            return Reason(code, found[1] if found.groups() else "")
+        if match := re.fullmatch(pattern, sentence, re.DOTALL):
+            return Reason(code, match[1] if match.groups() else "")
     return Reason(ReasonCode.OTHER if sentence else ReasonCode.NONE, sentence)
 
 
@@ -369,10 +369,10 @@ def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
     """Returns the doubts, the code and the channel's problem that an outbox error of an older ledger stands for."""
     if sentence == _REPEATED:
         return 1, DeliveryCode.REPEATED, ""
-    if found := _GIVEN_UP.match(sentence):
-        return int(found[1]), DeliveryCode.GIVEN_UP, sentence[found.end() :]
-    if found := _DOUBT.match(sentence):
-        return int(found[1] or 1), DeliveryCode.NONE, sentence[found.end() :]
+    if match := _GIVEN_UP.match(sentence):
+        return int(match[1]), DeliveryCode.GIVEN_UP, sentence[match.end() :]
+    if match := _DOUBT.match(sentence):
+        return int(match[1] or 1), DeliveryCode.NONE, sentence[match.end() :]
     return 0, DeliveryCode.NONE, sentence
 
 
@@ -446,13 +446,13 @@ class Rescued(msgspec.Struct):
 
     def words(self) -> str:
         names = {"messages": "messages", "outbox": "parts of replies", "held": "held messages"}
-        kept = self.taken.get("messages", 0)
+        rescued = self.taken.get("messages", 0)
         gone = [f"{count} {names[name]}" for name, count in self.lost.items() if count and name in names]
-        if not kept and not gone:
+        if not rescued and not gone:
             return "No message could be read in it. Answered messages are in the transcripts; waiting ones are lost."
         which = f" (number {', '.join(map(str, self.lost_messages[:20]))})" if self.lost_messages else ""
         lost = f"lost: {', '.join(gone)}{which}" if gone else "no message is lost"
-        return f"{kept} messages could be read and were taken over; {lost}."
+        return f"{rescued} messages could be read and were taken over; {lost}."
 
 
 def _remove(path: Path) -> None:
@@ -503,17 +503,17 @@ def _take_over(damaged: Path, new: sqlite3.Connection, fresh: Path) -> Rescued:
         ).fetchone()
         new.execute("DELETE FROM sqlite_sequence WHERE name = 'messages'")
         new.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('messages', ?)", (highest or 0,))
-        known = "SELECT DISTINCT ledger_id FROM story WHERE ledger_id NOT IN (SELECT id FROM messages)"
-        rescued.lost_messages = [number for (number,) in new.execute(known)]
+        orphans = "SELECT DISTINCT ledger_id FROM story WHERE ledger_id NOT IN (SELECT id FROM messages)"
+        rescued.lost_messages = [number for (number,) in new.execute(orphans)]
         rescued.lost["messages"] = len(rescued.lost_messages)
     return rescued
 
 
 def _insert(new: sqlite3.Connection, table: str, columns: set[str], row: dict[str, Any]) -> int:
-    kept = {name: value for name, value in row.items() if name in columns}
-    marks = ", ".join("?" * len(kept))
-    statement = f"INSERT OR IGNORE INTO {table} ({', '.join(kept)}) VALUES ({marks})"
-    return new.execute(statement, [*kept.values()]).rowcount
+    values = {name: value for name, value in row.items() if name in columns}
+    marks = ", ".join("?" * len(values))
+    statement = f"INSERT OR IGNORE INTO {table} ({', '.join(values)}) VALUES ({marks})"
+    return new.execute(statement, [*values.values()]).rowcount
 
 
 class _Reader:
@@ -535,9 +535,9 @@ class _Reader:
         if self._failures >= _MOST_FAILURES:
             return
         try:
-            found = self._db.execute(f"SELECT * FROM {self._table} WHERE {self._key} BETWEEN ? AND ?", (first, last))
-            names = [column[0] for column in found.description]
-            rows = found.fetchall()
+            cursor = self._db.execute(f"SELECT * FROM {self._table} WHERE {self._key} BETWEEN ? AND ?", (first, last))
+            names = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
         except sqlite3.Error:
             self._failures += 1
             if first == last:
@@ -554,6 +554,6 @@ class _Reader:
         questions = [f"SELECT max({self._key}) FROM {self._table}", "SELECT max(seq) FROM sqlite_sequence"]
         for question in (*questions, "SELECT max(id) FROM messages"):
             with contextlib.suppress(sqlite3.Error):
-                if (found := self._db.execute(question).fetchone()[0]) is not None or question == questions[0]:
-                    return int(found or 0)
+                if (newest := self._db.execute(question).fetchone()[0]) is not None or question == questions[0]:
+                    return int(newest or 0)
         return 0

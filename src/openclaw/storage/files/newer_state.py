@@ -105,7 +105,7 @@ class Database:
         windows = self._columns("session_windows"), self._columns("sessions")
         if not (events or nodes or entries or any(windows)) and self.schema < FIRST_WITH_SESSIONS:
             return None
-        found = Tables(
+        tables = Tables(
             keys="session_nodes" if nodes else "session_entries",
             current="current_session_id" if nodes else "session_id",
             windows="session_windows" if windows[0] else "sessions",
@@ -113,18 +113,18 @@ class Database:
             cold=bool(self._columns("session_transcript_cold_archives")),
             ended=bool(self._columns("session_transcript_archives")),
         )
-        wanted = {
-            found.keys: {"session_key", found.current, "entry_json"} - (nodes or entries),
-            found.windows: {"session_id", "session_key", "updated_at"} - (windows[0] or windows[1]),
+        expected = {
+            tables.keys: {"session_key", tables.current, "entry_json"} - (nodes or entries),
+            tables.windows: {"session_id", "session_key", "updated_at"} - (windows[0] or windows[1]),
             "transcript_events": {"session_id", "seq", "event_json"} - events,
         }
-        lacking = [f"{table}.{column}" for table, columns in wanted.items() for column in sorted(columns)]
+        lacking = [f"{table}.{column}" for table, columns in expected.items() for column in sorted(columns)]
         if lacking:
             raise Unreadable(
                 f"{self.path} of {self.name} has another layout than the ones known ({', '.join(lacking)} is missing); "
                 "update this OpenClaw, or export the sessions with the version that wrote them"
             )
-        return found
+        return tables
 
     def sessions(self) -> Iterator[FoundSession]:
         """Every session that has a transcript or is the current one of its key. Raises ``Unreadable``."""
@@ -364,11 +364,11 @@ def file_sessions(state: Path) -> Iterator[FoundSession]:
 
 def archived_transcripts(home: Path) -> dict[str, Path]:
     """The transcripts that a newer OpenClaw moved out of an agent's folder, by session id. The newest counts."""
-    found: dict[str, Path] = {}
+    transcripts: dict[str, Path] = {}
     for file in sorted((home / ARCHIVE).glob("*.imported-*")):
         if match := _ARCHIVED.fullmatch(file.name):
-            found[match[1]] = file
-    return found
+            transcripts[match[1]] = file
+    return transcripts
 
 
 def _entries(stores: list[Path]) -> dict[str, dict[str, Any]]:

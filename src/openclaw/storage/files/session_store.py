@@ -116,8 +116,8 @@ class FileSessionStore:
             # Edits are merged before the first own change, because a key that both changed would keep only ours.
             await self._settled(file)
         current = file.values.get(key)
-        wanted = change(private_copy(current) if isinstance(current, dict) else None)
-        stored, written = await file.put(key, cast("dict[str, Any] | None", wanted), at_once=at_once)
+        changed = change(private_copy(current) if isinstance(current, dict) else None)
+        stored, written = await file.put(key, cast("dict[str, Any] | None", changed), at_once=at_once)
         if file.wants_fold and not self._folds:
             self._bring_up_to_date(file)
         elif file not in self._settling and file.dirty:
@@ -329,7 +329,7 @@ class RowIndex:
         if len(self._moved) * 8 > len(self._rows):
             self._listed = sorted(self._rows.values(), key=_place)
             self._order = [_place(row) for row in self._listed]
-            self._placed = {(place[2], place[1]): place for place in self._order}
+            self._placed = {(position[2], position[1]): position for position in self._order}
         else:
             for name in self._moved:
                 self._move(name)
@@ -340,9 +340,9 @@ class RowIndex:
             at = bisect_left(self._order, before)
             del self._order[at], self._listed[at]
         if (row := self._rows.get(name)) is not None:
-            place = self._placed[name] = _place(row)
-            at = bisect_left(self._order, place)
-            self._order.insert(at, place)
+            position = self._placed[name] = _place(row)
+            at = bisect_left(self._order, position)
+            self._order.insert(at, position)
             self._listed.insert(at, row)
 
 

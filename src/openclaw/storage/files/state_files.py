@@ -76,7 +76,7 @@ def list_files(state: Path, closed: dict[str, str]) -> dict[str, Kind]:
         if not isinstance(error, FileNotFoundError):
             closed[os.path.relpath(error.filename, state)] = error.strerror or str(error)
 
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for folder, names, files in os.walk(state, onerror=note):
         here = Path(folder)
         if here == state:
@@ -89,13 +89,13 @@ def list_files(state: Path, closed: dict[str, str]) -> dict[str, Kind]:
         for name in sorted(files):
             path = here / name
             if (stem := _stem(name)) in stems:
-                found[(here / f"{stem}.json").relative_to(state).as_posix()] = Kind.STORE
+                kinds[(here / f"{stem}.json").relative_to(state).as_posix()] = Kind.STORE
             elif not name.endswith(_SIDE_FILES) and path not in links and path.is_file():
                 relative = path.relative_to(state)
                 kind = _kind(relative)
                 if not (kind is Kind.DOCUMENT and name.endswith(_PREPARED)):
-                    found[relative.as_posix()] = kind
-    return found
+                    kinds[relative.as_posix()] = kind
+    return kinds
 
 
 def _hides_state(link: Path, state: Path) -> bool:
@@ -137,8 +137,8 @@ def _store_stems(names: list[str]) -> set[str]:
 
 
 def _stem(name: str) -> str:
-    found = _STORE_NAME.fullmatch(name)
-    return found["stem"] if found else ""
+    match = _STORE_NAME.fullmatch(name)
+    return match["stem"] if match else ""
 
 
 class OpenFile(NamedTuple):
@@ -171,11 +171,11 @@ def _read_store(path: Path) -> list[OpenFile]:
     for _ in range(STORE_TRIES):
         before = _store_files(path)
         try:
-            found = [(file, _mode(file), file.read_bytes()) for file in before]
+            copies = [(file, _mode(file), file.read_bytes()) for file in before]
         except FileNotFoundError:
             continue
         if _store_files(path) == before:
-            return [OpenFile(file, mode, BytesIO(data)) for file, mode, data in found]
+            return [OpenFile(file, mode, BytesIO(data)) for file, mode, data in copies]
         time.sleep(STORE_PAUSE_S)
     raise OSError("it changes all the time; try again in a quiet moment")
 

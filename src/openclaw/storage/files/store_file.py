@@ -97,15 +97,15 @@ class StoreFile:
         return len(self._changed) >= FOLD_RECORDS
 
     async def put(
-        self, key: str, wanted: dict[str, Any] | None, *, at_once: bool
+        self, key: str, value: dict[str, Any] | None, *, at_once: bool
     ) -> tuple[dict[str, Any] | None, AppendFile]:
-        """Sets or removes one entry. Returns the stored copy of ``wanted``, and the file to sync to make it last.
+        """Sets or removes one entry. Returns the stored copy of ``value``, and the file to sync to make it last.
 
         The change is in memory before the first await, and in the journal when this returns. With ``at_once`` the
         journal is written at once, and not together with later changes of this step of the event loop.
         """
         previous = self.values.get(key)
-        entry = None if wanted is None else self._in_order(key, wanted, previous)
+        entry = None if value is None else self._in_order(key, value, previous)
         # A value that is not an entry is not removed, because a person put it there.
         changed = entry is not previous and (entry is not None or isinstance(previous, dict))
         if not changed and not self._unwritten:
@@ -153,14 +153,14 @@ class StoreFile:
             if not change.written.done():
                 change.written.set_result(file)
 
-    def _normalized(self, key: str, value: Any, known: Any = None) -> Any:
-        """Returns an entry that somebody wrote, repaired. ``known`` is the entry that it was before."""
+    def _normalized(self, key: str, value: Any, normalized: Any = None) -> Any:
+        """Returns an entry that somebody wrote, repaired. ``normalized`` is the entry that it was before."""
         if not isinstance(value, dict):
             return value
         if damaged := damaged_fields(value):
             log.warning("session %s in %s: repaired %s", key, self.path, ", ".join(damaged))
-            known = known if isinstance(known, dict) else None
-            value = repair_entry(key, value, now_ms=self._clock.now_ms(), known=known)
+            normalized = normalized if isinstance(normalized, dict) else None
+            value = repair_entry(key, value, now_ms=self._clock.now_ms(), known=normalized)
         return self._with_topic_file(key, normalize_entry(value))
 
     def _with_topic_file(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
@@ -252,11 +252,11 @@ class StoreFile:
         """Encodes the whole file. Only entries that changed since the last time are formatted again."""
         parts: list[bytes] = []
         for key, value in values.items():
-            known = self._pretty.get(key)
-            if known is None or known[0] is not value:
+            cached = self._pretty.get(key)
+            if cached is None or cached[0] is not value:
                 text = json_text.encode(key) + b": " + json_text.encode_indented(value).replace(b"\n", b"\n  ")
-                known = self._pretty[key] = (value, text)
-            parts.append(known[1])
+                cached = self._pretty[key] = (value, text)
+            parts.append(cached[1])
         if not parts:
             return b"{}"
         return b"{\n  " + b",\n  ".join(parts) + b"\n}"

@@ -88,53 +88,53 @@ class FileTranscriptStore:
         self._kept = 0
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
-        if (known := self._known(ref)) is not None:
-            return known
-        found = await self._plain(ref)
-        path, place = (found, os.path.realpath(found)) if found else self._locations.default(ref)
-        live = self._live.get(place)
-        if live is None and found is None and not create:
+        if (loaded := self._known(ref)) is not None:
+            return loaded
+        plain = await self._plain(ref)
+        path, real_path = (plain, os.path.realpath(plain)) if plain else self._locations.default(ref)
+        live = self._live.get(real_path)
+        if live is None and plain is None and not create:
             return None
-        self._note_place(ref, place)
+        self._note_place(ref, real_path)
         if live is not None:
-            self._use(place, live)
+            self._use(real_path, live)
             return live
-        if found is None:
-            return self._keep(place, self._make(path, ref.session_id, cwd))
-        task = self._opening.get(place)
+        if plain is None:
+            return self._keep(real_path, self._make(path, ref.session_id, cwd))
+        task = self._opening.get(real_path)
         if task is None:
-            task = self._opening[place] = asyncio.create_task(self._load(place, path, ref.session_id, cwd))
-            task.add_done_callback(lambda _: self._opening.pop(place, None))
+            task = self._opening[real_path] = asyncio.create_task(self._load(real_path, path, ref.session_id, cwd))
+            task.add_done_callback(lambda _: self._opening.pop(real_path, None))
         # The task is shielded, because other callers may wait for it too.
         return await asyncio.shield(task)
 
     def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
-        path, place = self._locations.default(ref)
-        if ref.file is None and place not in self._live:
-            self._note_place(ref, place)
-            self._disk.make(self._keep(place, self._make(path, ref.session_id, cwd)).file)
+        path, real_path = self._locations.default(ref)
+        if ref.file is None and real_path not in self._live:
+            self._note_place(ref, real_path)
+            self._disk.make(self._keep(real_path, self._make(path, ref.session_id, cwd)).file)
 
     def _known(self, ref: TranscriptRef) -> FileTranscript | None:
-        place = self._places.get(ref)
-        live = self._live.get(place) if place is not None else None
-        if place is None or live is None:
+        real_path = self._places.get(ref)
+        live = self._live.get(real_path) if real_path is not None else None
+        if real_path is None or live is None:
             return None
-        self._use(place, live)
+        self._use(real_path, live)
         return live
 
-    def _note_place(self, ref: TranscriptRef, place: str) -> None:
+    def _note_place(self, ref: TranscriptRef, real_path: str) -> None:
         if len(self._places) >= MOST_PLACES:
             self._places.clear()
-        self._places[ref] = place
+        self._places[ref] = real_path
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
-        path, place = self._locations.default(ref)
+        path, real_path = self._locations.default(ref)
         if path.exists():
             raise FileExistsError(f"{path} exists already; a fork needs a new session id")
         entries = await source.path_entries()
         forked = self._make(path, ref.session_id, cwd, parent=source.path)
         forked.begin_with(entries)
-        self._keep(place, forked)
+        self._keep(real_path, forked)
         await copy_labels(source, forked)
         return forked
 
@@ -149,9 +149,9 @@ class FileTranscriptStore:
         if path is None and (compressed := next(self._locations.compressed(ref), None)) is not None:
             size = await asyncio.to_thread(decompressed_size, compressed)
             if size is not None and size <= LARGEST_IN_MEMORY:
-                found = await asyncio.to_thread(read_compressed_tail, compressed, limit)
-                if found is not None:
-                    return found
+                entries = await asyncio.to_thread(read_compressed_tail, compressed, limit)
+                if entries is not None:
+                    return entries
             path = await self._plain(ref)
         elif path is None and (in_use := self._known(ref)) is not None and in_use.put_back():
             path = Path(in_use.path)
@@ -160,11 +160,11 @@ class FileTranscriptStore:
         live = self._live.get(os.path.realpath(path))
         if live is None:
             try:
-                found = await asyncio.to_thread(read_tail, path, limit)
+                entries = await asyncio.to_thread(read_tail, path, limit)
             except FileNotFoundError:
                 return []
-            if found is not None:
-                return found
+            if entries is not None:
+                return entries
             live = await self.open(ref, create=False)
         return await live.shown_entries(limit) if live is not None else []
 
@@ -192,10 +192,10 @@ class FileTranscriptStore:
         stamp = archive_stamp(reason, self._clock.now_ms())
         archived: list[str] = []
         for path in _distinct(self._locations.plain(ref)):
-            place = os.path.realpath(path)
+            real_path = os.path.realpath(path)
             target = await asyncio.to_thread(_rename_free, path, stamp)
-            live = self._live.pop(place, None)
-            self._recent.pop(place, None)
+            live = self._live.pop(real_path, None)
+            self._recent.pop(real_path, None)
             if live is not None:
                 live.moved_to(target)
             archived.append(str(target))
@@ -234,11 +234,11 @@ class FileTranscriptStore:
         return done
 
     async def _compress_file(self, path: Path, done: Compressed) -> None:
-        place = os.path.realpath(path)
-        if place in self._opening or place in self._changing or not self._let_go(place):
+        real_path = os.path.realpath(path)
+        if real_path in self._opening or real_path in self._changing or not self._let_go(real_path):
             return
         try:
-            before, after = await self._change(place, partial(compress_file, path))
+            before, after = await self._change(real_path, partial(compress_file, path))
         except (ChangedMeanwhile, FileNotFoundError):
             return
         except OSError as error:
@@ -248,19 +248,19 @@ class FileTranscriptStore:
         done.bytes_before += before
         done.bytes_after += after
 
-    def _let_go(self, place: str) -> bool:
+    def _let_go(self, real_path: str) -> bool:
         """Drops the transcript from memory. False when somebody else uses it."""
-        kept = self._recent.pop(place, None)
-        if kept is None:
-            return place not in self._live
-        if kept.busy:
-            self._recent[place] = kept
+        recent = self._recent.pop(real_path, None)
+        if recent is None:
+            return real_path not in self._live
+        if recent.busy:
+            self._recent[real_path] = recent
             return False
-        kept.rest()
-        del kept
-        if (held := self._live.get(place)) is None:
+        recent.rest()
+        del recent
+        if (held := self._live.get(real_path)) is None:
             return True
-        self._recent[place] = held
+        self._recent[real_path] = held
         return False
 
     async def _plain(self, ref: TranscriptRef) -> Path | None:
@@ -277,11 +277,11 @@ class FileTranscriptStore:
             else:
                 await self._change(os.path.realpath(target), partial(decompress_file, compressed))
 
-    async def _change(self, place: str, work: Callable[[], T]) -> T:
+    async def _change(self, real_path: str, work: Callable[[], T]) -> T:
         """Compresses or decompresses a file. The work goes on to its end even if the caller is cancelled."""
         task = asyncio.create_task(asyncio.to_thread(work))
-        self._changing[place] = task
-        task.add_done_callback(lambda _: self._changing.pop(place, None))
+        self._changing[real_path] = task
+        task.add_done_callback(lambda _: self._changing.pop(real_path, None))
         return await asyncio.shield(task)
 
     async def forget(self, session_id: str) -> None:
@@ -309,23 +309,23 @@ class FileTranscriptStore:
     def _make(self, path: Path, session_id: str, cwd: str, parent: str | None = None) -> FileTranscript:
         return FileTranscript(path, session_id, cwd=cwd, parent=parent, disk=self._disk, clock=self._clock)
 
-    async def _load(self, place: str, path: Path, session_id: str, cwd: str) -> FileTranscript:
+    async def _load(self, real_path: str, path: Path, session_id: str, cwd: str) -> FileTranscript:
         transcript = self._make(path, session_id, cwd)
         await asyncio.to_thread(transcript.load)
         for warning in transcript.warnings:
             log.warning("transcript %s: %s", path, warning)
-        return self._keep(place, transcript)
+        return self._keep(real_path, transcript)
 
-    def _use(self, place: str, transcript: FileTranscript) -> None:
+    def _use(self, real_path: str, transcript: FileTranscript) -> None:
         """Marks the transcript as the most recently used one."""
-        if place in self._recent:
-            self._recent.move_to_end(place)
+        if real_path in self._recent:
+            self._recent.move_to_end(real_path)
         else:
-            self._keep(place, transcript)
+            self._keep(real_path, transcript)
 
-    def _keep(self, place: str, transcript: FileTranscript) -> FileTranscript:
-        self._live[place] = self._recent[place] = transcript
-        self._recent.move_to_end(place)
+    def _keep(self, real_path: str, transcript: FileTranscript) -> FileTranscript:
+        self._live[real_path] = self._recent[real_path] = transcript
+        self._recent.move_to_end(real_path)
         self._kept += 1
         if len(self._recent) > self._most_live:
             self._rest_oldest()
@@ -347,11 +347,11 @@ def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
     The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
     """
     lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    kept, count = shortened_lines(lines, max_lines)
+    lines_left, count = shortened_lines(lines, max_lines)
     if count <= max_lines:
         return Shortened(archived=None, kept=count)
     os.link(path, archive)
-    atomic_replace(path, b"\n".join(kept) + b"\n")
+    atomic_replace(path, b"\n".join(lines_left) + b"\n")
     return Shortened(archived=str(archive), kept=max_lines)
 
 
@@ -476,9 +476,9 @@ class FileTranscript(IndexedTranscript):
         """Blocking."""
         rebuilding = self._rebuilding(self._before)
         try:
-            wanted = next(rebuilding)
+            needed = next(rebuilding)
             while True:
-                wanted = rebuilding.send(list(read_spans(self._file.path, self._index.spans(wanted))))
+                needed = rebuilding.send(list(read_spans(self._file.path, self._index.spans(needed))))
         except StopIteration as built:
             return built.value
 
@@ -576,8 +576,8 @@ class Locations:
         *places, oldest, older = self._places(ref.agent_id)
         if os.path.isdir(older):
             places += [oldest, older]
-        found = [f"{folder}{os.sep}{name}" for folder in places for name in named]
-        return found if pointed is None else [str(pointed), *found]
+        paths = [f"{folder}{os.sep}{name}" for folder in places for name in named]
+        return paths if pointed is None else [str(pointed), *paths]
 
     def _places_of(self, agent_id: str) -> tuple[str, ...]:
         """Returns the folders to search. The last two are of older versions, and all agents share the last one."""

@@ -68,40 +68,40 @@ class TranscriptIndex:
         return len(self.ids)
 
     def add(self, envelope: Envelope, offset: int, length: int) -> int:
-        place, parent = len(self.ids), -1
+        position, parent = len(self.ids), -1
         if not envelope.type:
-            self.damaged.add(place)
-        own, above = envelope.id or f"{place:08x}", envelope.above
+            self.damaged.add(position)
+        own, above = envelope.id or f"{position:08x}", envelope.above
         if above is not None and above != own:
             # The latest earlier line with that id is the parent. So repeated ids cannot make a circle.
             parent = self.by_id.get(above, -1)
             if parent < 0:
-                parent = self._bridged(place, above)
+                parent = self._bridged(position, above)
         elif envelope.id is None:
-            parent = place - 1
-        elif envelope.parentId is msgspec.UNSET and place:
-            parent = self._bridged(place, None)
+            parent = position - 1
+        elif envelope.parentId is msgspec.UNSET and position:
+            parent = self._bridged(position, None)
         return self.put(own, envelope.type, parent, offset, length)
 
-    def _bridged(self, place: int, above: str | None) -> int:
+    def _bridged(self, position: int, above: str | None) -> int:
         """Returns the place that stands in for the unknown parent of this one: the place before, or -1 for none."""
-        if place and (self.header is None or above != self.header.get("id")):
-            self.damaged.add(place)
-            return place - 1
+        if position and (self.header is None or above != self.header.get("id")):
+            self.damaged.add(position)
+            return position - 1
         if above is not None:
-            self.missing_parents[place] = above
+            self.missing_parents[position] = above
         return -1
 
     def put(self, own: str, kind: str, parent: int, offset: int, length: int) -> int:
         """Adds an entry and returns its place. ``parent`` is a place, or -1 for none."""
-        place = len(self.ids)
+        position = len(self.ids)
         self.ids.append(own)
         self.types.append(sys.intern(kind))
         self.parents.append(parent)
         self.offsets.append(offset)
         self.lengths.append(length)
-        self.by_id[own] = place
-        return place
+        self.by_id[own] = position
+        return position
 
     def take_line(self, number: int, raw: bytes, offset: int) -> None:
         line, shift = trim(raw)
@@ -137,9 +137,9 @@ class TranscriptIndex:
         if len(self.warnings) < _WARNINGS:
             self.warnings.append(text)
 
-    def parent_id(self, place: int) -> str | None:
-        parent = self.parents[place]
-        return self.ids[parent] if parent >= 0 else self.missing_parents.get(place)
+    def parent_id(self, position: int) -> str | None:
+        parent = self.parents[position]
+        return self.ids[parent] if parent >= 0 else self.missing_parents.get(position)
 
     def path(self, leaf: int, limit: int | None = None) -> list[int]:
         """Returns the places from the root to ``leaf``, with ``limit`` only the last ones."""
@@ -159,7 +159,7 @@ class TranscriptIndex:
             leaf = parents[leaf]
 
     def spans(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        return [(self.offsets[place], self.lengths[place]) for place in places]
+        return [(self.offsets[position], self.lengths[position]) for position in places]
 
 
 class Envelope(msgspec.Struct):
@@ -231,8 +231,8 @@ def trim(line: bytes) -> tuple[bytes, int]:
     """Strips what a crash or an editor left around a line. Returns the line and how many bytes went at the front."""
     if line[:1] == b"{" and line[-1:] == b"}":
         return line, 0
-    kept = line.lstrip(b"\0 \t\r\xef\xbb\xbf")
-    return kept.rstrip(b"\0 \t\r"), len(line) - len(kept)
+    trimmed = line.lstrip(b"\0 \t\r\xef\xbb\xbf")
+    return trimmed.rstrip(b"\0 \t\r"), len(line) - len(trimmed)
 
 
 # Reading
@@ -304,17 +304,17 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         fd = file.fileno()
         start, block = 0, b""
-        for place, (offset, length) in enumerate(spans):
+        for number, (offset, length) in enumerate(spans):
             if not (start <= offset and offset + length <= start + len(block)):
-                start, block = offset, os.pread(fd, _stretch(spans, place), offset)
+                start, block = offset, os.pread(fd, _stretch(spans, number), offset)
             yield block[offset - start : offset - start + length]
 
 
-def _stretch(spans: Sequence[tuple[int, int]], place: int) -> int:
+def _stretch(spans: Sequence[tuple[int, int]], first: int) -> int:
     """Returns how much to read at once from here: across small gaps, up to a limit."""
-    start, length = spans[place]
+    start, length = spans[first]
     end = start + length
-    for offset, more in islice(spans, place + 1, None):
+    for offset, more in islice(spans, first + 1, None):
         if not (end <= offset <= end + _READ_THROUGH) or offset + more - start > _LARGEST_READ:
             break
         end = offset + more
@@ -336,8 +336,8 @@ def read_compressed_tail(compressed: Path, limit: int) -> list[Entry] | None:
 
 def tail_of(lines: Iterator[bytes], limit: int) -> list[Entry] | None:
     """Does the same for lines that come from the last to the first."""
-    found: list[Entry] = []
-    wanted: str | None = None
+    entries: list[Entry] = []
+    next_id: str | None = None
     anything, first, reached, header = True, "", "", ""
     for raw in lines:
         line, _ = trim(raw)
@@ -350,23 +350,23 @@ def tail_of(lines: Iterator[bytes], limit: int) -> list[Entry] | None:
             header = envelope.id or ""
             continue
         first = envelope.id or ""
-        if not anything and envelope.id is not None and envelope.id != wanted:
+        if not anything and envelope.id is not None and envelope.id != next_id:
             continue
         if envelope.type in SHOWN_TYPES and (envelope.type not in MAYBE_SHOWN_TYPES or is_displayed(line)):
-            found.append(Entry(envelope.id or "", envelope.above, envelope.type, readable(line)))
+            entries.append(Entry(envelope.id or "", envelope.above, envelope.type, readable(line)))
         # The parent of a line of the first format is the line before it.
         anything = envelope.id is None and envelope.above is None
-        wanted, reached = envelope.above, first
-        if len(found) >= limit or (wanted is None and not anything) or (wanted == envelope.id and not anything):
+        next_id, reached = envelope.above, first
+        if len(entries) >= limit or (next_id is None and not anything) or (next_id == envelope.id and not anything):
             if envelope.id is not None and envelope.parentId is msgspec.UNSET:
                 return None
             break
     else:
         # The beginning was reached without the parent. That is sound only for the first entry of the file.
-        if not anything and wanted != header and reached != first:
+        if not anything and next_id != header and reached != first:
             return None
-    found.reverse()
-    return found
+    entries.reverse()
+    return entries
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:
@@ -494,7 +494,7 @@ def decompress_file(compressed: Path) -> Path:
 
 
 def decompressed_blocks(compressed: Path) -> Iterator[bytes]:
-    size, wanted = 0, decompressed_size(compressed)
+    size, expected = 0, decompressed_size(compressed)
     try:
         with compressed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
             while block := reader.read(_BLOCK):
@@ -502,8 +502,8 @@ def decompressed_blocks(compressed: Path) -> Iterator[bytes]:
                 yield block
     except zstandard.ZstdError as error:
         raise OSError(f"{compressed} is damaged and cannot be decompressed: {error}") from None
-    if size != wanted:  # The library reports no error for a file that was cut short.
-        raise OSError(f"{compressed} is damaged: {size} bytes of {wanted} could be decompressed")
+    if size != expected:  # The library reports no error for a file that was cut short.
+        raise OSError(f"{compressed} is damaged: {size} bytes of {expected} could be decompressed")
 
 
 def decompress(data: bytes, most: int) -> bytes:
@@ -534,14 +534,14 @@ def decompressed_size(compressed: Path) -> int | None:
 
 def old_files(folder: Path, before_ms: int) -> list[Path]:
     """Finds plain transcripts in ``folder`` that were last written before that time, the oldest first."""
-    found: list[tuple[float, Path]] = []
+    files: list[tuple[float, Path]] = []
     try:
         with os.scandir(folder) as listed:
             for item in listed:
                 if _PACKABLE.fullmatch(item.name) and item.is_file(follow_symlinks=False):
                     status = item.stat(follow_symlinks=False)
                     if status.st_mtime * 1000 < before_ms and status.st_size > 0:
-                        found.append((status.st_mtime, Path(item.path)))
+                        files.append((status.st_mtime, Path(item.path)))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(files)]

@@ -135,8 +135,8 @@ class PostgresDatabase:
             first = await hosts.connect()
             try:
                 if first.get_server_version().major < OLDEST_SERVER:
-                    found = first.get_server_version()
-                    raise StorageRefused(f"PostgreSQL {OLDEST_SERVER} or newer is needed, and this is {found.major}")
+                    version = first.get_server_version()
+                    raise StorageRefused(f"PostgreSQL {OLDEST_SERVER} or newer is needed, and this is {version.major}")
                 ran = 0 if only_reads else await migrate(first, schema)
             finally:
                 await first.close()
@@ -320,7 +320,7 @@ class Hosts:
         share_s, problems = max(1, CONNECT_S // len(self._urls)), list[Exception]()
         for url in list(self._urls):
             try:
-                found = await asyncpg.connect(url, timeout=share_s, target_session_attrs=self._only, **options)
+                connection = await asyncpg.connect(url, timeout=share_s, target_session_attrs=self._only, **options)
             except asyncpg.TargetServerAttributeNotMatched:
                 problems.append(ConnectionError("the server is read-only, as a standby is"))
             except (*_UNREACHABLE, asyncpg.PostgresError) as problem:
@@ -328,7 +328,7 @@ class Hosts:
             else:
                 self._urls.remove(url)
                 self._urls.insert(0, url)
-                return found
+                return connection
         # A server that answers knows better what is wrong than one that does not.
         raise next((one for one in problems if isinstance(one, asyncpg.PostgresError)), problems[-1])
 
@@ -338,18 +338,18 @@ def host_urls(url: str) -> list[str]:
     parts = urlsplit(url)
     user, at, places = parts.netloc.rpartition("@")
     if "," in places:
-        return [urlunsplit(parts._replace(netloc=f"{user}{at}{place}")) for place in places.split(",")]
+        return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in places.split(",")]
     options = dict(parse_qsl(parts.query))
     names, ports = options.get("host", "").split(","), options.get("port", "").split(",")
     if len(names) == 1:
         return [url]
-    found: list[str] = []
+    urls: list[str] = []
     for number, name in enumerate(names):
         # One port stands for all, as in libpq.
         port = ports[number] if len(ports) == len(names) else ports[0]
         own = {**options, "host": name, **({"port": port} if port else {})}
-        found.append(f"{url.partition('?')[0]}?{urlencode(own, safe='/')}")
-    return found
+        urls.append(f"{url.partition('?')[0]}?{urlencode(own, safe='/')}")
+    return urls
 
 
 async def use_schema(connection: asyncpg.Connection, schema: str, *, alone: bool = False) -> bool:
@@ -432,10 +432,10 @@ class Statement:
 
         Raises ``NotWritten`` when the write called ``written`` returned nothing, and ``ClaimLost``.
         """
-        asked = f"{result}, (SELECT id FROM written) AS written" if self.follows else result
-        asked += self._conditions()
+        columns = f"{result}, (SELECT id FROM written) AS written" if self.follows else result
+        columns += self._conditions()
         writes = f"WITH {', '.join(self._writes)} " if self._writes else ""
-        row = await connection.fetchrow(f"{writes}SELECT {asked}", *self._values)
+        row = await connection.fetchrow(f"{writes}SELECT {columns}", *self._values)
         assert row is not None
         if self.follows:
             self.written = row["written"]

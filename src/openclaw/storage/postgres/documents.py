@@ -70,8 +70,8 @@ class PostgresDocuments:
         return StoredDocument(row["data"], (row["version"],), row["at"]) if row is not None else None
 
     async def version(self, name: str) -> Version | None:
-        found = await self._database.value("SELECT version FROM documents WHERE name = $1", name)
-        return (found,) if found is not None else None
+        version = await self._database.value("SELECT version FROM documents WHERE name = $1", name)
+        return (version,) if version is not None else None
 
     async def backup(self, name: str) -> bytes | None:
         return None  # The database has its own protection against damage.
@@ -81,11 +81,11 @@ class PostgresDocuments:
         return await self.put(name, data, None), aside
 
     async def put(self, name: str, data: bytes, version: Version | None) -> Version:
-        told = f"{self._self} {name}"
+        payload = f"{self._self} {name}"
         if version is None:
-            made = await self._database.value(_INSERT, name, data, self._channel, told)
+            made = await self._database.value(_INSERT, name, data, self._channel, payload)
         else:
-            made = await self._database.value(_UPDATE, name, data, self._channel, told, *version)
+            made = await self._database.value(_UPDATE, name, data, self._channel, payload, *version)
         if made is None:
             raise DocumentChanged(name)
         return (made,)

@@ -229,14 +229,14 @@ class PostgresLedger(SqlLedger):
             # Redeliveries that arrive together wait for each other, so that one of them is new.
             await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('openclaw-seen/' || $1, 0))", name)
             at = await connection.fetchval("SELECT at FROM seen WHERE key = $1", name)
-            known = at is not None and now - at < ttl_ms
-            if known or remember:
+            is_known = at is not None and now - at < ttl_ms
+            if is_known or remember:
                 await connection.execute(f"INSERT INTO seen (key, at) VALUES ($1, $2) {_SEEN}", name, now)
-            if not known and (remember or is_time_to_prune(key)):
+            if not is_known and (remember or is_time_to_prune(key)):
                 await connection.execute("DELETE FROM seen WHERE at <= $1", now - ttl_ms)
                 newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET $1"
                 await connection.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", max(0, keep))
-            return known
+            return is_known
 
         return await self._database.transact(work)
 
@@ -265,10 +265,10 @@ class PostgresLedger(SqlLedger):
 
     async def unfinished(self, session: SessionName | None = None) -> list[LedgerRow]:
         claim = self._claim_of(*session) if session is not None and self._claim_of is not None else None
-        found = await super().unfinished(session)
-        for row in found:
+        rows = await super().unfinished(session)
+        for row in rows:
             self._remember_claim(row.id, claim)
-        return found
+        return rows
 
     async def unowned(self, limit: int) -> list[SessionName]:
         """Returns sessions that have messages without an end, and that no node owns.
@@ -300,8 +300,8 @@ class PostgresLedger(SqlLedger):
 
         await self._database.transact(work)
 
-    async def add_pending(self, place: str, message_id: str, message: bytes, *, keep: int) -> None:
-        statements = add_pending(place, message_id, message, keep)
+    async def add_pending(self, position: str, message_id: str, message: bytes, *, keep: int) -> None:
+        statements = add_pending(position, message_id, message, keep)
 
         async def work(connection: Connection) -> None:
             for statement, values in statements:
@@ -312,9 +312,9 @@ class PostgresLedger(SqlLedger):
     async def outbox_reclaim(self, channel: str, mine: Callable[[Route], bool]) -> None:
         select = "SELECT id, route FROM outbox WHERE state = 'sending' AND channel = $1"
         rows = await self._database.rows(select, channel)
-        found = [row["id"] for row in rows if mine(decode_route(row["route"]))]
-        if found:
-            await self._database.write(f"{SEND_AGAIN} AND id = ANY ($1)", found)
+        part_ids = [row["id"] for row in rows if mine(decode_route(row["route"]))]
+        if part_ids:
+            await self._database.write(f"{SEND_AGAIN} AND id = ANY ($1)", part_ids)
 
     async def prune(self, before_ms: int, *, most: int = 200) -> int:
         async def work(connection: Connection) -> int:
@@ -377,24 +377,24 @@ class PostgresLedger(SqlLedger):
 async def _accept(
     connection: Connection, statement: Statement, message: Accept, step: FirstStep | None, reason: Reason, now: int
 ) -> tuple[LedgerRow, bool]:
-    given = map(_column, accept_values(message, step, reason, now))
+    values = map(_column, accept_values(message, step, reason, now))
     accept = f"{_ACCEPT}{statement.where} ON CONFLICT DO NOTHING RETURNING id"
-    statement.add("accepted", accept, *given)
+    statement.add("accepted", accept, *values)
     if keys := list(dict.fromkeys(without_nul(key) for key in message.dedupe_keys if key)):
         remember = f"INSERT INTO seen (key, at) SELECT key, ? FROM unnest(?::text[]) AS key{statement.where} {_SEEN}"
         statement.add("remembered", remember, now, keys)
         statement.add("release_held", f"DELETE FROM held WHERE key = ANY(?::text[]){statement.also}", keys)
     if message.pending:
-        told = f"DELETE FROM held WHERE step = ANY(?::bigint[]) AND EXISTS (SELECT FROM accepted){statement.also}"
-        statement.add("told", told, list(message.pending))
+        release = f"DELETE FROM held WHERE step = ANY(?::bigint[]) AND EXISTS (SELECT FROM accepted){statement.also}"
+        statement.add("told", release, list(message.pending))
     ledger_id = (await statement.run(connection, "(SELECT id FROM accepted)"))[0]
     if ledger_id is not None:
         return accepted_row(message, ledger_id, now), True
-    known = await connection.fetchrow(f"{SELECT_MESSAGES} WHERE run_id = $1", without_nul(message.run_id))
-    if known is None:
+    existing = await connection.fetchrow(f"{SELECT_MESSAGES} WHERE run_id = $1", without_nul(message.run_id))
+    if existing is None:
         by_key = f"{SELECT_MESSAGES} WHERE dedupe_key = $1 AND dedupe_key <> ''"
-        known = await _one(connection, by_key, without_nul(message.dedupe_key))
-    return message_of(known), False
+        existing = await _one(connection, by_key, without_nul(message.dedupe_key))
+    return message_of(existing), False
 
 
 async def _finish(

@@ -89,9 +89,9 @@ async def copy_to_postgres(
     ledger = await FileLedger.open(str(state), clock=clock)
     await ledger.close()  # It has brought the tables up to date.
     try:
-        known = sorted({*map(normalize_agent_id, agents), *sessions.agent_ids})
-        for found in await asyncio.to_thread(list, _transcripts(state, known, template)):
-            await _transcript_to_postgres(database, found, clock, done)
+        agent_ids = sorted({*map(normalize_agent_id, agents), *sessions.agent_ids})
+        for transcript in await asyncio.to_thread(list, _transcripts(state, agent_ids, template)):
+            await _transcript_to_postgres(database, transcript, clock, done)
             tell("transcripts", done.transcripts + done.present)
         rows = await PostgresSessionStore.open(database)
         await _copy_sessions(sessions, rows, done, tell)
@@ -104,7 +104,11 @@ async def copy_to_postgres(
                 done.blobs += 1
                 tell("blobs", done.blobs)
         files = folder_documents(state, cron_store)
-        named = {name: found for name, found in files.items() if await found.store.version(found.name) is not None}
+        named = {
+            name: transcript
+            for name, transcript in files.items()
+            if await transcript.store.version(transcript.name) is not None
+        }
         await _copy_documents(named, lambda name: PlacedDocument(PostgresDocuments(database), name), done, tell)
     finally:
         await sessions.close()
@@ -163,7 +167,7 @@ def folder_documents(state: Path, cron_store: str | None) -> dict[str, PlacedDoc
         path = Path(cron_store).expanduser()
         names = {name for name in names if not name.startswith("cron/")}
         names |= {"cron/jobs.json", "cron/jobs.json.journal"}
-        names |= {f"cron/runs/{found.name}" for found in path.parent.glob("runs/*.jsonl")}
+        names |= {f"cron/runs/{file.name}" for file in path.parent.glob("runs/*.jsonl")}
     return {name: _place_of(state, name, cron_store) for name in sorted(names)}
 
 
@@ -182,17 +186,17 @@ async def _copy_documents(
 ) -> None:
     for name, (store, own) in source.items():
         target, there = target_of(name)
-        found, known = await store.get(own), await target.get(there)
-        if found is None:
+        own_content, target_content = await store.get(own), await target.get(there)
+        if own_content is None:
             continue
-        if known is None:
-            await target.put(there, found.data, None)
+        if target_content is None:
+            await target.put(there, own_content.data, None)
             done.documents += 1
             tell("documents", done.documents)
-            known = await target.get(there)
+            target_content = await target.get(there)
         else:
             done.present += 1
-        if known is None or known.data != found.data:
+        if target_content is None or target_content.data != own_content.data:
             done.conflicts.append(f"{name} differs")
 
 
@@ -214,21 +218,23 @@ def _transcripts(state: Path, agents: Sequence[str], template: str | None) -> It
 
 
 async def _transcript_to_postgres(
-    database: PostgresDatabase, found: FolderTranscript, clock: Clock, done: Copied
+    database: PostgresDatabase, transcript: FolderTranscript, clock: Clock, done: Copied
 ) -> None:
-    digest, lines, session_id = await asyncio.to_thread(_hash_file, found.path)
+    digest, lines, session_id = await asyncio.to_thread(_hash_file, transcript.path)
     find = "SELECT id FROM transcripts WHERE agent_id = $1 AND name = $2"
-    known = await database.value(find, found.agent_id, without_nul(found.name))
-    if known is None:
-        row = TranscriptRow(found.agent_id, found.name, session_id or found.name.partition(".jsonl")[0])
-        await database.transact(lambda connection: _insert_file(connection, row, found.path, lines, clock.now_ms()))
-        known = await database.value(find, found.agent_id, without_nul(found.name))
+    existing = await database.value(find, transcript.agent_id, without_nul(transcript.name))
+    if existing is None:
+        row = TranscriptRow(transcript.agent_id, transcript.name, session_id or transcript.name.partition(".jsonl")[0])
+        await database.transact(
+            lambda connection: _insert_file(connection, row, transcript.path, lines, clock.now_ms())
+        )
+        existing = await database.value(find, transcript.agent_id, without_nul(transcript.name))
         done.transcripts += 1
         done.lines += lines
     else:
         done.present += 1
-    if await _hash_rows(database, known) != digest:
-        done.conflicts.append(f"the transcript {found.name} of {found.agent_id} differs")
+    if await _hash_rows(database, existing) != digest:
+        done.conflicts.append(f"the transcript {transcript.name} of {transcript.agent_id} differs")
 
 
 async def _insert_file(connection: Connection, row: TranscriptRow, path: Path, lines: int, now: int) -> None:
@@ -273,7 +279,7 @@ async def _hash_rows(database: PostgresDatabase, transcript_id: int) -> str:
 
 
 async def _transcript_to_file(database: PostgresDatabase, transcript_id: int, path: Path, done: Copied) -> None:
-    wanted = await _hash_rows(database, transcript_id)
+    expected = await _hash_rows(database, transcript_id)
     if path.exists():
         done.present += 1
     else:
@@ -282,7 +288,7 @@ async def _transcript_to_file(database: PostgresDatabase, transcript_id: int, pa
         await asyncio.to_thread(lambda: put_in_place(write_temporary(path, lines), path))
         done.transcripts += 1
         done.lines += len(lines)
-    if (await asyncio.to_thread(_hash_file, path))[0] != wanted:
+    if (await asyncio.to_thread(_hash_file, path))[0] != expected:
         done.conflicts.append(f"{path} differs")
 
 
@@ -291,10 +297,10 @@ async def _transcript_to_file(database: PostgresDatabase, transcript_id: int, pa
 
 async def _copy_sessions(source: SessionStore, target: SessionStore, done: Copied, tell: Tell) -> None:
     async for row in in_pages(source, SessionQuery()):
-        known = await target.get(row.agent_id, row.key)
-        if known is not None:
+        existing = await target.get(row.agent_id, row.key)
+        if existing is not None:
             done.present += 1
-            if known != row.entry:
+            if existing != row.entry:
                 done.conflicts.append(f"the session {row.key} differs")
             continue
 

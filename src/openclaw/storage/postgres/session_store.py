@@ -69,8 +69,8 @@ def _decode(key: str, raw: bytes) -> SessionEntry | None:
     return cast("SessionEntry", repair_entry(key, value) if damaged_fields(value) else value)
 
 
-def _rows(found: Iterable[Any]) -> list[SessionRow]:
-    rows = ((agent, key, _decode(key, raw)) for agent, key, raw in found)
+def _rows(records: Iterable[Any]) -> list[SessionRow]:
+    rows = ((agent, key, _decode(key, raw)) for agent, key, raw in records)
     return [SessionRow(agent, key, entry) for agent, key, entry in rows if entry is not None]
 
 
@@ -146,8 +146,8 @@ class PendingWrite:
 
 
 def _changed(change: Change, key: str, raw: bytes | None) -> bytes | None:
-    wanted = change(None if raw is None else _decode(key, raw))
-    return None if wanted is None else json_text.encode(wanted)
+    changed = change(None if raw is None else _decode(key, raw))
+    return None if changed is None else json_text.encode(changed)
 
 
 def _add_write(statement: Statement, name: Name, version: int, raw: bytes | None) -> None:
@@ -160,7 +160,7 @@ def _add_write(statement: Statement, name: Name, version: int, raw: bytes | None
     values: list[Any] = [raw, updated_at(entry)]
     for field in ("sessionId", "label", "spawnedBy"):
         values.append(without_nul(value) if isinstance(value := entry.get(field), str) else None)
-    values += [[without_nul(one) for one in session_ids(entry)], without_nul(search_text(name[1], entry))]
+    values += [[without_nul(session_id) for session_id in session_ids(entry)], without_nul(search_text(name[1], entry))]
     values += [is_cron_run_alias(name[1]), *row]
     if version:
         statement.add("written", _UPDATE, *values, version)
@@ -360,12 +360,12 @@ class PostgresSessionStore:
 
     async def find_session_id(self, session_id: str) -> SessionRow | None:
         await self._write_all_pending()
-        found = await self.database.row(
+        record = await self.database.row(
             f"{_SELECT} WHERE session_ids @> ARRAY[$1] AND session_id = $1"
             " ORDER BY is_alias, updated_at DESC, key LIMIT 1",
             without_nul(session_id),
         )
-        return next(iter(_rows([] if found is None else [found])), None)
+        return next(iter(_rows([] if record is None else [record])), None)
 
     async def count(self, agent_id: str) -> int:
         await self._write_all_pending()
@@ -397,9 +397,9 @@ class PostgresSessionStore:
     async def _row(self, name: Name) -> CachedRow:
         if (waiting := self._pending.get(name)) is not None:
             return waiting.row
-        if (known := self._cache.get(name)) is not None and known.epoch == self._epoch_of(*name):
+        if (cached := self._cache.get(name)) is not None and cached.epoch == self._epoch_of(*name):
             self._cache.move_to_end(name)
-            return known
+            return cached
         if self._complete:
             return CachedRow(None, 0)
         # Callers that ask together share one look-up, and go on in their order.
@@ -420,8 +420,8 @@ class PostgresSessionStore:
 
     async def look_up_row(self, name: Name) -> CachedRow:
         select = "SELECT entry, version FROM sessions WHERE agent_id = $1 AND key = $2"
-        found = await self.database.row(select, without_nul(name[0]), without_nul(name[1]))
-        return CachedRow(found[0], found[1]) if found is not None else CachedRow(None, 0)
+        record = await self.database.row(select, without_nul(name[0]), without_nul(name[1]))
+        return CachedRow(record[0], record[1]) if record is not None else CachedRow(None, 0)
 
     async def _write_all_pending(self) -> None:
         for pending in list(self._pending.values()):
@@ -430,12 +430,12 @@ class PostgresSessionStore:
     async def load_agents(self) -> None:
         """Reads which agents have sessions. Other nodes may have made some."""
         # It skips from agent to agent, because a list of all rows would grow with their number.
-        found = await self.database.rows(
+        records = await self.database.rows(
             "WITH RECURSIVE each AS ((SELECT agent_id FROM sessions ORDER BY agent_id LIMIT 1) UNION ALL"
             " SELECT (SELECT s.agent_id FROM sessions s WHERE s.agent_id > each.agent_id ORDER BY s.agent_id LIMIT 1)"
             " FROM each WHERE each.agent_id IS NOT NULL) SELECT agent_id FROM each WHERE agent_id IS NOT NULL"
         )
-        self._agents = dict.fromkeys(agent for (agent,) in found)
+        self._agents = dict.fromkeys(agent for (agent,) in records)
 
 
 def _conditions(query: SessionQuery) -> tuple[str, list[Any]]:
@@ -453,7 +453,7 @@ def _conditions(query: SessionQuery) -> tuple[str, list[Any]]:
         if (value := getattr(query, column)) is not None:
             add(f"{column} = ?", without_nul(value))
     if query.ever is not None:
-        add("session_ids && ?", [without_nul(one) for one in sorted(query.ever)])
+        add("session_ids && ?", [without_nul(session_id) for session_id in sorted(query.ever)])
     if query.updated_since is not None:
         add("updated_at >= ?", query.updated_since)
     if query.updated_before is not None:

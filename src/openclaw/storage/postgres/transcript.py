@@ -147,10 +147,10 @@ class PostgresTranscript(IndexedTranscript):
                 index.warn(f"line {seq} is damaged and was passed over")
                 index.damaged.add(len(index))
             else:
-                place = index.by_id.get(parent, -1) if parent is not None else -1
-                if parent is not None and place < 0:
+                parent_index = index.by_id.get(parent, -1) if parent is not None else -1
+                if parent is not None and parent_index < 0:
                     index.missing_parents[len(index)] = parent
-                index.put(own, kind, place, seq, length)
+                index.put(own, kind, parent_index, seq, length)
                 if kind == "label":
                     index.note_label(fields_of(body))
 
@@ -200,9 +200,9 @@ class PostgresTranscript(IndexedTranscript):
         self._add_header()
         for entry in entries:
             body = with_own_id(entry)
-            place = self._index.by_id.get(entry.parent_id or "", -1)
+            parent_index = self._index.by_id.get(entry.parent_id or "", -1)
             seq = self._keep(StoredLine(self._next_seq, entry.id, entry.parent_id, entry.type, body))
-            self._index.put(entry.id, entry.type, place, seq, len(body))
+            self._index.put(entry.id, entry.type, parent_index, seq, len(body))
             if entry.type == "label":
                 self._index.note_label(fields_of(body))
         self._leaf = len(self._index) - 1
@@ -257,10 +257,10 @@ class PostgresTranscript(IndexedTranscript):
         made = self._row.id or await connection.fetchval(find, *names) or 0
         first, last = self._under_way[0].seq, self._under_way[-1].seq
         select = "SELECT body FROM entries WHERE transcript_id = $1 AND seq BETWEEN $2 AND $3 ORDER BY seq"
-        found = [row[0] for row in await connection.fetch(select, made, first, last)]
-        if not found or found != [line.body for line in self._under_way[: len(found)]]:
+        stored = [row[0] for row in await connection.fetch(select, made, first, last)]
+        if not stored or stored != [line.body for line in self._under_way[: len(stored)]]:
             raise StaleWriter(f"another Gateway has written to the transcript {self._row.name}")
-        rest = self._under_way[len(found) :]
+        rest = self._under_way[len(stored) :]
         if rest:
             statement = Statement()
             statement.only_with(self._store.claim_for(self))
@@ -292,7 +292,7 @@ class PostgresTranscript(IndexedTranscript):
     async def _read(self, places: Sequence[int]) -> list[bytes]:
         here = self._loaded | {line.seq: line.body for line in self._waiting}
         index = self._index
-        numbers = await with_many(len(places), lambda: [index.offsets[place] for place in places])
+        numbers = await with_many(len(places), lambda: [index.offsets[index_of_entry] for index_of_entry in places])
         missing = [seq for seq in numbers if seq not in here]
         if missing:
             select = "SELECT seq, body FROM entries WHERE transcript_id = $1 AND seq = ANY ($2)"
@@ -352,9 +352,9 @@ class PostgresTranscriptStore:
             task = self._opening[asked] = asyncio.create_task(self._load(agent, names))
             task.add_done_callback(lambda _: self._opening.pop(asked, None))
         # The task is shielded, because other callers may wait for it too.
-        found = await asyncio.shield(task)
-        if found is not None or not create:
-            return found
+        transcript = await asyncio.shield(task)
+        if transcript is not None or not create:
+            return transcript
         if (live := self._live.get(asked)) is not None:
             return live
         return self._keep(self._make(TranscriptRow(agent, names[0], ref.session_id), cwd))
@@ -388,10 +388,10 @@ class PostgresTranscriptStore:
             most = 2 * limit + 50
             select = "SELECT body FROM entries WHERE transcript_id = $1 ORDER BY seq DESC LIMIT $2"
             lines = [line[0] for line in await self.database.rows(select, row.id, most)]
-            found = tail_of(iter(lines), limit)
+            entries = tail_of(iter(lines), limit)
             # Fewer entries may be all that were read, and not all that there are.
-            if found is not None and (len(found) >= limit or len(lines) < most):
-                return found
+            if entries is not None and (len(entries) >= limit or len(lines) < most):
+                return entries
         whole = await self.open(ref, create=False)
         return await whole.shown_entries(limit, before) if whole is not None else []
 
@@ -420,9 +420,9 @@ class PostgresTranscriptStore:
             " WHERE transcript_id = $1 AND seq > $2 AND seq <= $2 + $3) AS next"
             " WHERE size <= $4 OR seq = $2 + 1 ORDER BY seq"
         )
-        found = await self.database.rows(select, row.id, cursor, PER_READ, most_bytes)
-        last = found[-1][0] if found else row.last_seq
-        return [line[1] for line in found], last if last < row.last_seq else None
+        rows = await self.database.rows(select, row.id, cursor, PER_READ, most_bytes)
+        last = rows[-1][0] if rows else row.last_seq
+        return [line[1] for line in rows], last if last < row.last_seq else None
 
     async def create(self, ref: TranscriptRef, data: bytes) -> None:
         agent, names = _names(ref)
@@ -460,14 +460,14 @@ class PostgresTranscriptStore:
         last_lines, count = shortened_lines([line[0] for line in rows], max_lines)
         if count <= max_lines:
             return Shortened(archived=None, kept=count)
-        kept, stamp = parsed_lines(b"\n".join(last_lines)), archive_stamp("bak", self.clock.now_ms())
+        entries, stamp = parsed_lines(b"\n".join(last_lines)), archive_stamp("bak", self.clock.now_ms())
 
         async def work(connection: Connection) -> str:
             name = await _rename(connection, row, stamp)
             replacement = TranscriptRow(row.agent_id, row.name, row.session_id)
-            made = await make_row(connection, replacement, kept[-1].seq, self.clock.now_ms())
+            made = await make_row(connection, replacement, entries[-1].seq, self.clock.now_ms())
             assert made is not None
-            await insert_lines(connection, made, kept)
+            await insert_lines(connection, made, entries)
             return name
 
         archived = await self.database.transact(work)
@@ -493,13 +493,13 @@ class PostgresTranscriptStore:
         for transcript in list(self._live.values()):
             if transcript.busy:
                 await transcript.sync()
-        agents = [place.parent.name for place in places if place.name == "sessions"]
-        named = [place for place in places if place.parent.name == "sessions"]
+        agents = [folder.parent.name for folder in places if folder.name == "sessions"]
+        named = [folder for folder in places if folder.parent.name == "sessions"]
         rows = await self.database.rows(
             "SELECT id, agent_id, name, session_id, last_seq FROM transcripts"
             " WHERE (agent_id = ANY ($1) AND updated_at >= $2)"
             " OR (agent_id, name) IN (SELECT * FROM unnest($3::text[], $4::text[]))",
-            *(agents, since_ms, [place.parent.parent.name for place in named], [place.name for place in named]),
+            *(agents, since_ms, [folder.parent.parent.name for folder in named], [folder.name for folder in named]),
         )
         return [
             StoredTranscript(id=own, agent_id=agent, session_id=session, path=self.path_of(agent, name), last_line=last)
@@ -562,8 +562,8 @@ class PostgresTranscriptStore:
         return self._keep(transcript)
 
     async def _rows(self, agent: str, names: list[str]) -> list[TranscriptRow]:
-        found = await self.database.rows(_FIND, agent, [without_nul(name) for name in names])
-        rows = [TranscriptRow(agent, name, session_id, own, last) for own, name, session_id, last in found]
+        records = await self.database.rows(_FIND, agent, [without_nul(name) for name in names])
+        rows = [TranscriptRow(agent, name, session_id, own, last) for own, name, session_id, last in records]
         return sorted(rows, key=lambda row: names.index(row.name))
 
     async def _row(self, agent: str, names: list[str]) -> TranscriptRow | None:
@@ -626,8 +626,8 @@ class LineParser:
         if envelope.type == "session":
             index.header = index.header or fields_of(line)
             return StoredLine(seq, None, None, "session", body)
-        place = index.add(envelope, seq, len(line))
-        return StoredLine(seq, index.ids[place], index.parent_id(place), envelope.type, body)
+        position = index.add(envelope, seq, len(line))
+        return StoredLine(seq, index.ids[position], index.parent_id(position), envelope.type, body)
 
 
 def parsed_lines(data: bytes) -> list[StoredLine]:
