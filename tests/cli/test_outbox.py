@@ -18,6 +18,13 @@ PART: dict[str, Any] = {
     "media": 0,
     "createdAt": 0,
     "error": "Unregistered user",
+    "part": 0,
+    "attempts": 1,
+    "nextAt": None,
+    "possiblyDuplicate": False,
+    "messageId": 3,
+    "runId": "r1",
+    "accountId": None,
 }
 
 

@@ -14,8 +14,9 @@ from .fake_gateway import FakeGateway, Refusal
 
 KEY = "agent:main:work"
 NAMES = {"key": (KEY, "work"), "sessionId": ("0a1b2c3d-0000-4000-8000-000000000000",), "label": ("Garden plans",)}
-LONE = {"ok": True, "key": KEY, "sessionId": "s", "results": [], "sessions": [], "items": [], "next": None, "ts": 1}
-SEEN = {"runs": 1, "sightings": [], "inViewNow": False}
+LONE = {"ok": True, "key": KEY, "sessionId": "s", "sessions": [], "items": [], "next": None, "ts": 1}
+LONE |= {"results": [], "complete": True, "indexed": {"done": 1, "total": 1}}
+SEEN = {"runs": 1, "sightings": [], "inViewNow": False, "where": []}
 
 
 def resolve(params: dict[str, Any]) -> dict[str, Any]:

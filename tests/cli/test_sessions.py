@@ -49,7 +49,9 @@ def test_there_is_no_earlier_session_number_zero(cli: Cli, gateway: FakeGateway)
 def test_earlier_sessions_are_numbered_with_age_and_title(cli: Cli, gateway: FakeGateway) -> None:
     now = 1_800_000_000_000
     row = {"index": 1, "sessionId": "0a1b2c3d-4e5f", "endedAt": now - 3 * 3_600_000, "title": "gar\x1b[31mden"}
-    gateway.replies["sessions.archived"] = {"ts": now, "key": "agent:main:main", "sessions": [row]}
+    row |= {"reason": "daily", "lastMessagePreview": ""}
+    listed = {"ts": now, "key": "agent:main:main", "sessionId": "s2", "sessions": [row]}
+    gateway.replies["sessions.archived"] = listed
     lines = cli("sessions", "archived").stdout.splitlines()
     assert lines[2].split()[:4] == ["1", "0a1b2c3d", "3h", "ago"]
     assert "\x1b" not in lines[2]
@@ -57,14 +59,14 @@ def test_earlier_sessions_are_numbered_with_age_and_title(cli: Cli, gateway: Fak
 
 
 def test_a_chat_without_earlier_sessions_says_so(cli: Cli, gateway: FakeGateway) -> None:
-    gateway.replies["sessions.archived"] = {"ts": 1, "key": "agent:main:main", "sessions": []}
+    gateway.replies["sessions.archived"] = {"ts": 1, "key": "agent:main:main", "sessionId": "s1", "sessions": []}
     assert cli("sessions", "archived").stdout == "agent:main:main has no earlier sessions.\n"
 
 
 def test_a_first_search_reads_on_until_everything_is_indexed(cli: Cli, gateway: FakeGateway) -> None:
     answers = [
-        {"results": [], "complete": False, "indexed": {"done": 1, "total": 2}},
-        {"results": [], "complete": True, "indexed": {"done": 2, "total": 2}},
+        {"ts": 1, "results": [], "complete": False, "indexed": {"done": 1, "total": 2}},
+        {"ts": 2, "results": [], "complete": True, "indexed": {"done": 2, "total": 2}},
     ]
     gateway.replies["sessions.search"] = lambda params: answers.pop(0)
     assert cli("sessions", "search", "shed").stdout == "Nothing found.\n"

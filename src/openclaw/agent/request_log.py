@@ -30,6 +30,7 @@ from openclaw.messages import (
 from openclaw.models.base import Model, ModelRequest
 from openclaw.models.convert import facts_place
 from openclaw.models.thinking import binds_thinking
+from openclaw.protocol.context import Sighting
 from openclaw.sessions.tree import is_notice, message_of
 from openclaw.storage.blobs import BlobStore
 from openclaw.storage.transcripts import Context, Transcript
@@ -615,22 +616,6 @@ class NotedRun(msgspec.Struct, kw_only=True):
     at: int
     record: RequestRecord
     transcript: Transcript | None
-
-
-class Sighting(msgspec.Struct, rename="camel", kw_only=True):
-    """The model call with which a phrase entered or left the prompt."""
-
-    run_id: str
-    at: int
-    call: int
-    """The number of the call in its run, from 1."""
-    calls: int
-    """The number of calls of the run."""
-    change: Literal["entered", "left"]
-    where: list[str] = []
-    """The parts of the request that hold the phrase. If it left, these are the parts that held it before."""
-    why: str = ""
-    """Why it left, in words for people."""
 
 
 class PhraseSearch:

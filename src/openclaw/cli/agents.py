@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query, yes
+from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, decoded, query, yes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +20,14 @@ def _rows(listed: dict[str, Any], args: argparse.Namespace) -> list[dict[str, An
 
 
 def _show_list(rows: list[dict[str, Any]], args: argparse.Namespace) -> Iterator[str]:
+    from openclaw.protocol.agents import AgentView
+
     for row in rows:
-        name = f" ({row['name']})" if row.get("name") else ""
-        yield f"{row.get('id')}{name}{'  default' if row['isDefault'] else ''}"
-        if args.bindings:
-            yield from (f"  gets {route}" for route in row.get("routes") or [])
+        agent = decoded(row, AgentView)
+        name = f" ({agent.name})" if agent.name else ""
+        yield f"{agent.id}{name}{'  default' if row['isDefault'] else ''}"
+        if args.bindings and isinstance(agent.routes, list):
+            yield from (f"  gets {route}" for route in agent.routes)
 
 
 def add(args: argparse.Namespace) -> int:

@@ -18,8 +18,9 @@ from openclaw.text import redact_urls
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any, NoReturn, TextIO
+    from typing import Any, NoReturn, TextIO, TypeVar
 
+    T = TypeVar("T")
     from openclaw.cli.client import GatewayClient
 
 EXIT_FAILURE = 1
@@ -282,6 +283,21 @@ def query(
         return payload if shape is None else shape(payload, args)
 
     return report(help, make, (*flags, *CLIENT), show=show, failed=failed, example=example, about=about)
+
+
+def decoded(payload: Any, shape: type[T]) -> T:
+    """Return the Gateway's answer as the record that its method returns.
+
+    ``--json`` prints the answer without decoding it, so that a script need not wait for the import.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(payload, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise UserError(
+            f"The Gateway answers in another version's form ({error}). Update the older of the two."
+        ) from None
 
 
 def given_params(flags: tuple[Flag, ...], args: argparse.Namespace) -> dict[str, object]:

@@ -11,7 +11,19 @@ import sys
 
 from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, new_id
-from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.command import (
+    EXIT_USAGE,
+    GATEWAY,
+    JSON,
+    TIMEOUT_MS,
+    Action,
+    Flag,
+    Group,
+    UserError,
+    answer,
+    decoded,
+    query,
+)
 from openclaw.cli.session_lookup import check_agent, find_session, resolve_key, session_key
 from openclaw.cli.terminal import note, print_json
 from openclaw.cli.turn_stream import Turn, reply_texts, run_turn
@@ -223,17 +235,19 @@ def _block(path: str, text: str) -> str:
 
 
 def _show_outbox(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    if not payload["parts"]:
+    from openclaw.protocol.messages import OutboxPage
+
+    page = decoded(payload, OutboxPage)
+    if not page.parts:
         yield "Nothing waits, and nothing was given up." if args.state == "open" else "None."
         return
-    for part in payload["parts"]:
-        age = duration(max(0, payload["ts"] - part["createdAt"]))
-        text = " ".join(part["text"].split()) or (f"[{part['media']} files]" if part["media"] else f"[{part['act']}]")
-        place = f"{part['id']:>5}  {part['state']:<8} {part['channel']} to {part['to']}"
-        yield f"{place}, {age} old: {clipped(text, OUTBOX_WIDTH)}"
-        if part["error"]:
-            yield f"       {part['error']}"
-    if any(part["state"] == "dead" for part in payload["parts"]):
+    for part in page.parts:
+        age = duration(max(0, page.ts - part.created_at))
+        text = " ".join(part.text.split()) or (f"[{part.media} files]" if part.media else f"[{part.act}]")
+        yield f"{part.id:>5}  {part.state:<8} {part.channel} to {part.to}, {age} old: {clipped(text, OUTBOX_WIDTH)}"
+        if part.error:
+            yield f"       {part.error}"
+    if any(part.state == "dead" for part in page.parts):
         yield "Given up: `openclaw outbox retry ID` tries again, `openclaw why <message>` tells more."
 
 

@@ -18,6 +18,7 @@ from openclaw.cli.command import (
     Group,
     UserError,
     answer,
+    decoded,
     query,
     report,
     yes,
@@ -248,21 +249,20 @@ def delete(args: argparse.Namespace) -> int:
 # Earlier sessions of a conversation
 
 
-def _show_archived(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    rows = listed.get("sessions") or []
-    key = listed.get("key")
-    if not rows:
-        yield f"{key} has no earlier sessions."
+def _show_archived(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    from openclaw.protocol.sessions import EarlierSessions
+
+    earlier = decoded(payload, EarlierSessions)
+    if not earlier.sessions:
+        yield f"{earlier.key} has no earlier sessions."
         return
-    now = int(listed.get("ts") or time.time() * 1000)
-    yield f"Earlier sessions of {key}:"
+    yield f"Earlier sessions of {earlier.key}:"
     yield ""
-    for row in rows:
-        ended = age(now - row["endedAt"]) if row.get("endedAt") else "unknown"
-        title = shortened(str(row.get("title") or ""), 60)
-        yield f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}"
+    for session in earlier.sessions:
+        ended = age(earlier.ts - session.ended_at) if session.ended_at else "unknown"
+        yield f"{session.index:>3}  {session.session_id[:8]:<8}  {ended:<9}  {shortened(session.title, 60)}"
     yield ""
-    yield f"Bring one back with: openclaw sessions resume {key} --session 1"
+    yield f"Bring one back with: openclaw sessions resume {earlier.key} --session 1"
 
 
 def _resumed(args: argparse.Namespace) -> dict[str, Any]:
@@ -296,14 +296,16 @@ def _search_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
     return found
 
 
-def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    for found in answer.get("results") or []:
-        where = f"{found.get('sessionKey') or found.get('sessionId')}  {found.get('role')}  {found.get('timestamp')}"
-        yield paint(f"{where}  entry {found.get('entryId')}", "bold")
-        yield "  " + shortened(str(found.get("snippet")), SNIPPET_WIDTH)
-    if not answer.get("results"):
+def _show_hits(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    from openclaw.protocol.sessions import SessionSearch
+
+    search = decoded(payload, SessionSearch)
+    for hit in search.results:
+        yield paint(f"{hit.session_key or hit.session_id}  {hit.role}  {hit.timestamp}  entry {hit.entry_id}", "bold")
+        yield "  " + shortened(hit.snippet, SNIPPET_WIDTH)
+    if not search.results:
         yield "Nothing found."
-    if not answer.get("complete", True):
+    if not search.complete:
         yield "Not everything has been read yet: search again for the rest."
 
 
@@ -473,14 +475,16 @@ def _archive_all(client: GatewayClient, wanted: dict[str, Any]) -> dict[str, Any
     return total
 
 
-def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
-    if not answer.get("compressed") and not answer.get("problems"):
+def _show_archive(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    from openclaw.protocol.sessions import TranscriptsArchived
+
+    done = decoded(payload, TranscriptsArchived)
+    if not done.compressed and not done.problems:
         yield "No transcript is old enough to be compressed."
         return
-    before, after = answer.get("bytesBefore", 0), answer.get("bytesAfter", 0)
-    what = counted(int(answer.get("compressed") or 0), "transcript", "transcripts")
-    yield f"{what} compressed: {before / 1e6:.1f} MB are now {after / 1e6:.1f} MB."
-    yield from (f"left as it is: {problem}" for problem in answer.get("problems") or [])
+    what = counted(done.compressed, "transcript", "transcripts")
+    yield f"{what} compressed: {done.bytes_before / 1e6:.1f} MB are now {done.bytes_after / 1e6:.1f} MB."
+    yield from (f"left as it is: {problem}" for problem in done.problems)
 
 
 _ACTIONS = {
@@ -548,7 +552,7 @@ _ACTIONS = {
             Flag("--limit N", "at most N results (default 20)", param="limit", type=int, default=20),
         ),
         params=_query,
-        show=_show_found,
+        show=_show_hits,
         call=_search_all,
         about=(
             "The first search reads what was never searched and shows how many transcripts are read. It answers "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import CLIENT, Action, Flag, UserError, query
+from openclaw.cli.command import CLIENT, Action, Flag, UserError, decoded, query
 from openclaw.cli.session_lookup import resolve_key
 from openclaw.cli.terminal import paint, print_json, print_line
 from openclaw.text import printable_json, shortened
@@ -18,76 +18,85 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from openclaw.protocol.context import ContextDifference, ContextReport, PhraseSightings
+    from openclaw.protocol.messages import MessageView, WhyReport
+
 COLOURS = {"answered": "green", "silent": "green", "failed": "red", "expired": "red"}
 
 
-def _show(found: dict[str, Any], args: argparse.Namespace) -> list[str]:
-    if found.get("kind") == "session":
-        return _session(found)
-    if found.get("kind") == "turnedAway":
-        names = dict.fromkeys(f"{note['messageId']} on {note['channel']}" for note in found["turnedAway"])
-        return [f"Message {', '.join(names)}: {paint('not accepted', 'yellow')}", *_sentences(found)]
-    lines = _message(found)
-    if answering := found.get("answeredBy"):
-        lines += ["", "The run that answered it:", "", *_message(answering)]
+def _show(payload: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    from openclaw.protocol.messages import WhyReport
+
+    report = decoded(payload, WhyReport)
+    if report.kind == "session":
+        return _session(report)
+    if report.message is None:
+        names = dict.fromkeys(f"{note.message_id} on {note.channel}" for note in report.turned_away)
+        return [f"Message {', '.join(names)}: {paint('not taken in', 'yellow')}", *_sentences(report.story)]
+    lines = _message(report.message, report.story)
+    if answering := report.answered_by:
+        lines += ["", "The run that answered it:", "", *_message(answering.message, answering.story)]
     return lines
 
 
-def _message(found: dict[str, Any]) -> list[str]:
-    message = found.get("message") or {}
-    state = str(message.get("state"))
-    head = f"Message {message.get('id')} (run {message.get('runId')!s}): "
-    if message.get("id") is None:  # It is held, and was given neither a number nor a run yet.
-        head = f"Message {', '.join(map(str, message.get('messageIds') or ()))}: "
-    lines = [head + paint(state, COLOURS.get(state, "yellow"))]
-    if text := shortened(str(message.get("text") or ""), 100):
+def _message(message: MessageView, story: list[str]) -> list[str]:
+    head = f"Message {message.id} (run {message.run_id}): "
+    if message.id is None:  # It is held, and has neither a number nor a run yet.
+        head = f"Message {', '.join(message.message_ids)}: "
+    lines = [head + paint(message.state, COLOURS.get(message.state, "yellow"))]
+    if text := shortened(message.text, 100):
         lines.append(paint(f"“{text}”", "dim"))
-    return [*lines, *_sentences(found)]
+    return [*lines, *_sentences(story)]
 
 
-def _session(found: dict[str, Any]) -> list[str]:
-    key, session_id = str(found.get("sessionKey")), str(found.get("sessionId"))
-    lines = [f"Session {key} (id {session_id}), its last messages:"]
-    messages = found.get("messages") or []
+def _session(report: WhyReport) -> list[str]:
+    lines = [f"Session {report.session_key} (id {report.session_id}), its last messages:"]
+    messages = report.messages if isinstance(report.messages, list) else []
     if not messages:
-        return [*lines, *_sentences(found)]
-    for message, line in zip(messages, found.get("story") or [], strict=False):
-        lines.append(f"  {message.get('id'):>4}  {line!s}")
-    return [*lines, "", f"The whole story of one: openclaw why {messages[-1].get('id')}"]
+        return [*lines, *_sentences(report.story)]
+    for message, line in zip(messages, report.story, strict=False):
+        lines.append(f"  {message.id:>4}  {line}")
+    return [*lines, "", f"The whole story of one: openclaw why {messages[-1].id}"]
 
 
-def _sentences(found: dict[str, Any]) -> list[str]:
-    return [f"  - {' '.join(str(sentence).split())}" for sentence in found.get("story") or []]
+def _sentences(story: list[str]) -> list[str]:
+    return [f"  - {' '.join(sentence.split())}" for sentence in story]
 
 
 def context(args: argparse.Namespace) -> int:
     client = from_args(args)
     key = resolve_key(client, args.session)
     if args.find:
-        found = client.call("context.find", {"key": key, "phrase": args.find})
-        lines = _sightings(found, args.find)
+        payload = client.call("context.find", {"key": key, "phrase": args.find})
     elif args.diff:
         named = {} if args.diff == ["-", "-"] else {"a": args.diff[0], "b": args.diff[1]}
-        found = client.call("context.diff", {"key": key, **named})
-        lines = _changes(found)
+        payload = client.call("context.diff", {"key": key, **named})
     else:
-        wanted = {"runId": args.run_id, "call": args.call, "full": args.full or None, "wire": args.wire or None}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        found = client.call("context.get", {"key": key, **given})
-        lines = _request(found)
-        if args.wire and not args.json:
-            if found["wire"] is None:
-                missing = ", ".join(found["missing"]) or "what was noted of the model"
-                raise UserError(
-                    f"What run {found['runId']} was sent cannot be rebuilt to the byte: {missing} is not there."
-                )
-            sys.stdout.write(printable_json(found["wire"]))
-            return 0
-    if args.json or args.full:
-        print_json(found)
+        options = {"runId": args.run_id, "call": args.call, "full": args.full or None, "wire": args.wire or None}
+        params = {name: value for name, value in options.items() if value is not None}
+        payload = client.call("context.get", {"key": key, **params})
+    if args.json or (args.full and not args.wire):
+        print_json(payload)
         return 0
-    if missing := found.get("missing"):
-        lines.append(paint(f"Not complete any more, missing: {', '.join(missing)}", "yellow"))
+    from openclaw.protocol.context import ContextDifference, ContextReport, PhraseSightings
+
+    if args.find:
+        lines = _sightings(decoded(payload, PhraseSightings), args.find)
+    elif args.diff:
+        lines = _changes(decoded(payload, ContextDifference))
+    else:
+        report = decoded(payload, ContextReport)
+        if args.wire:
+            if not isinstance(report.wire, str):
+                missing = ", ".join(report.missing) or "what was noted of the model"
+                raise UserError(
+                    f"What run {report.run_id} was sent cannot be rebuilt to the byte: {missing} is not there."
+                )
+            sys.stdout.write(printable_json(report.wire))
+            return 0
+        lines = _request(report)
+        if report.missing:
+            lines.append(paint(f"Not complete any more, missing: {', '.join(report.missing)}", "yellow"))
     print_line("\n".join(lines))
     return 0
 
@@ -102,52 +111,52 @@ def _size(chars: int) -> str:
     return f"{chars:,} chars (~{-(-chars // 4):,} tok)"
 
 
-def _request(found: dict[str, Any]) -> list[str]:
-    messages = found["messages"]
+def _request(report: ContextReport) -> list[str]:
+    messages = report.messages
     lines = [
-        f"Run {found['runId']}, model call {found['call']} of {found['calls']}, {_when(found['at'])}",
-        f"Model: {found['model']} (thinking {found['thinking']})",
-        f"System prompt: {_size(found['systemPrompt']['chars'])}",
-        *(f"   {part['chars']:>8,}  {part['title']}" for part in found["systemPrompt"]["parts"]),
-        *(f"Cut: {cut['name']}, {cut['kept']:,} of {cut['of']:,} chars" for cut in found["systemPrompt"]["truncated"]),
-        f"Tools: {_size(found['tools']['chars'])}: {', '.join(found['tools']['names']) or '(none)'}",
-        f"Messages: {len(messages)}, {_size(sum(message['chars'] for message in messages))}",
+        f"Run {report.run_id}, model call {report.call} of {report.calls}, {_when(report.at)}",
+        f"Model: {report.model} (thinking {report.thinking})",
+        f"System prompt: {_size(report.system_prompt.chars)}",
+        *(f"   {part.chars:>8,}  {part.title}" for part in report.system_prompt.parts),
+        *(f"Cut: {cut.name}, {cut.kept:,} of {cut.of:,} chars" for cut in report.system_prompt.truncated),
+        f"Tools: {_size(report.tools.chars)}: {', '.join(report.tools.names) or '(none)'}",
+        f"Messages: {len(messages)}, {_size(sum(message.chars for message in messages))}",
     ]
     for message in messages:
-        mark = "*" if message["changed"] else " "
-        lines.append(f" {mark} {message['role']:<9} {message['chars']:>8,}  {message['preview']}")
-    if (facts := (found.get("turnFacts") or {})).get("chars"):
-        where = "behind the newest user message" if facts["after"] else "not in this call, which ends with tool results"
-        lines.append(f"Turn facts: {_size(facts['chars'])}, {where}")
-    if any(message["changed"] for message in messages):
+        mark = "*" if message.changed else " "
+        lines.append(f" {mark} {message.role:<9} {message.chars:>8,}  {message.preview}")
+    if (facts := report.turn_facts).chars:
+        where = "behind the newest user message" if facts.after else "not in this call, which ends with tool results"
+        lines.append(f"Turn facts: {_size(facts.chars)}, {where}")
+    if any(message.changed for message in messages):
         lines.append("* not as it stands in the transcript: a summary, or changed for this call")
-    if found["compaction"]:
-        lines.append(f"The older part was condensed into a summary (entry {found['compaction']})")
-    if found["pruned"]:
-        lines.append(f"Old tool results pruned: {found['pruned']}")
-    if found["shortened"]:
-        lines.append(f"Messages shortened or left out to fit the window: {found['shortened']}")
-    if since := found.get("since"):
-        lines += [f"Since run {since['runId']}:", *(f"  {line}" for line in since["changes"] or ["nothing changed"])]
+    if report.compaction:
+        lines.append(f"The older part was condensed into a summary (entry {report.compaction})")
+    if report.pruned:
+        lines.append(f"Old tool results pruned: {report.pruned}")
+    if report.shortened:
+        lines.append(f"Messages shortened or left out to fit the window: {report.shortened}")
+    if since := report.since:
+        lines += [f"Since run {since.run_id}:", *(f"  {line}" for line in since.changes or ["nothing changed"])]
     return lines
 
 
-def _changes(found: dict[str, Any]) -> list[str]:
-    sides = [f"{side['runId']} ({_when(side['at'])}, {side['messages']} messages)" for side in (found["a"], found["b"])]
-    return [f"From {sides[0]} to {sides[1]}:", *(found["changes"] or ["Nothing changed."])]
+def _changes(report: ContextDifference) -> list[str]:
+    sides = [f"{side.run_id} ({_when(side.at)}, {side.messages} messages)" for side in (report.a, report.b)]
+    return [f"From {sides[0]} to {sides[1]}:", *(report.changes or ["Nothing changed."])]
 
 
-def _sightings(found: dict[str, Any], phrase: str) -> list[str]:
-    lines = [f"“{phrase}” in the last {found['runs']} runs:"]
-    for seen in found["sightings"]:
-        where = ", ".join(seen["where"][:3])
-        why = f"; {seen['why']}" if seen["why"] else ""
-        verb = "came into view in" if seen["change"] == "entered" else "was gone from view in"
-        run = f"run {seen['runId']}" + (f", call {seen['call']} of {seen['calls']}" if seen["calls"] > 1 else "")
-        lines.append(f"  {_when(seen['at'])}  {seen['change']:<8} {verb} {run} ({where}{why})")
-    if not found["sightings"]:
+def _sightings(report: PhraseSightings, phrase: str) -> list[str]:
+    lines = [f"“{phrase}” in the last {report.runs} runs:"]
+    for seen in report.sightings:
+        where = ", ".join(seen.where[:3])
+        why = f"; {seen.why}" if seen.why else ""
+        verb = "came into view in" if seen.change == "entered" else "was gone from view in"
+        run = f"run {seen.run_id}" + (f", call {seen.call} of {seen.calls}" if seen.calls > 1 else "")
+        lines.append(f"  {_when(seen.at)}  {seen.change:<8} {verb} {run} ({where}{why})")
+    if not report.sightings:
         lines.append("  never in the model's view")
-    return [*lines, "It is in view now." if found["inViewNow"] else "It is not in view now."]
+    return [*lines, "It is in view now." if report.in_view_now else "It is not in view now."]
 
 
 COMMANDS = {

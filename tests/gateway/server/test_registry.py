@@ -12,9 +12,7 @@ from openclaw.gateway.server.registry import OpenObject
 from openclaw.protocol.result import Result
 
 FAMILIES = {family.__name__.rsplit(".", 1)[-1]: family.methods.registered() for family in METHOD_FAMILIES}
-NOT_TYPED_YET = {
-    *("context", "system"),
-}
+NOT_TYPED_YET = {"system"}
 """Families with handlers that return plain dictionaries. It only shrinks."""
 
 

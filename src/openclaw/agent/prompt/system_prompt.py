@@ -37,6 +37,7 @@ from openclaw.messages import ToolSpec
 from openclaw.models.base import Model
 from openclaw.models.thinking import reasons_in_tags
 from openclaw.outbound.answer_filter import Framing
+from openclaw.protocol.context import CutFile, PromptPart
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionKind, channel_of, is_subagent
 from openclaw.tools.base import Tool
@@ -619,21 +620,6 @@ def _heartbeats(prompt: str) -> str:
 
 _AFTER_FILES = ("## Silent Replies", "## Heartbeats")
 _CUT = re.compile(r"…\(truncated ([^:\n]{1,200}): kept (\d+)\+(\d+) chars of (\d+)\)…")
-
-
-class PromptPart(msgspec.Struct, frozen=True):
-    """One section of a prompt or one workspace file in it."""
-
-    title: str
-    chars: int
-
-
-class CutFile(msgspec.Struct, frozen=True):
-    """A workspace file of which the prompt has ``kept`` characters ``of`` all."""
-
-    name: str
-    kept: int
-    of: int
 
 
 def prompt_parts(system: str, suffix: str = "") -> list[PromptPart]:
