@@ -17,7 +17,7 @@ class OneNode:
         self.database = opened
         self.membership = Membership(opened, lease_s=lease_s)
         self.claims = PostgresClaims(opened, self.membership)
-        self.membership.hearers.append(self.claims.try_wanted)
+        self.membership.subscribers.append(self.claims.try_wanted)
         self.gained: list[str] = []
         self.lost: list[str] = []
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.gateway.assemble import start_scheduler
@@ -156,7 +157,8 @@ async def test_a_job_that_an_agent_runs_at_another_node_runs_at_its_owner(cluste
     first, second = await cluster.join(), await cluster.join()
     cluster.model.queue("by hand")
     job = await second.gateway.cron.add({**JOB, "delivery": {"mode": "none"}})
-    assert await second.gateway.cron.run(job["id"], wait=False) == {"ok": True, "ran": True}
+    response = await second.gateway.cron.run(job["id"], wait=False)
+    assert msgspec.to_builtins(response) == {"ok": True, "ran": True}
 
     async def ran() -> bool:
         return bool(await first.gateway.cron.history.entries(job["id"]))

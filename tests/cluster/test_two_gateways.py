@@ -138,15 +138,15 @@ async def test_a_caller_gets_the_words_of_another_node_that_were_left_out_on_the
         await client.chat("hello [[reply:Hi.]]")
     cluster, dropped = pair.owner.gateway.cluster, list[str]()
     assert isinstance(cluster, ClusterService)
-    tell_all = cluster.links.tell_all
+    broadcast = cluster.links.broadcast
 
     def busy(kind: str, data: bytes, *, may_be_lost: bool = False) -> bool:
         if kind == "delta agent" and len(dropped) < lost:
             dropped.append(kind)
             return False
-        return tell_all(kind, data, may_be_lost=may_be_lost)
+        return broadcast(kind, data, may_be_lost=may_be_lost)
 
-    monkeypatch.setattr(cluster.links, "tell_all", busy)
+    monkeypatch.setattr(cluster.links, "broadcast", busy)
     held = asyncio.Event()
     models.reply("one two three four five six seven", hold=held, hold_after=2, delay_ms=50)
     headers = {"authorization": f"Bearer {TOKEN}", "x-openclaw-session-key": "agent:main:main"}

@@ -63,7 +63,7 @@ async def load(tmp_path: Path, body: str, name: str = "bad", **more: Any) -> Ext
         ("api.add_tool(T('t'), sessions='some')", "sessions must be owner or all"),
         ("api.add_tool(T('read'), sessions='all')", "there is a tool read already"),
         ("api.add_tool(T('docs__x'), sessions='all')", "cannot be the name of a tool"),
-        ("api.on('nothing', f)", "there is no hook 'nothing'; there are after_compaction"),
+        ("api.on('nothing', f)", "unknown hook 'nothing'; the hooks are after_compaction"),
         ("api.add_prompt_section('', 'x')", "cannot be the title"),
         ("raise RuntimeError('broken, token=tellnobody123')", "broken, token=***"),
         ("raise SystemExit(3)", "SystemExit"),

@@ -16,8 +16,8 @@ SCHEDULER = "scheduler"
 SESSION = "session:"
 CHANNEL = "channel:"
 
-Heard: TypeAlias = Callable[[str], Awaitable[None]]
-"""Is told a name that was gained or lost."""
+OnName: TypeAlias = Callable[[str], Awaitable[None]]
+"""Receives a name that was gained or lost."""
 
 
 def session_name(agent_id: str, key: str) -> str:
@@ -45,92 +45,92 @@ class OwnedElsewhere(Exception):
 
 
 class Claims(Protocol):
-    """What this node owns, and who owns the rest."""
+    """The names that this node owns, and the owners of the rest."""
 
     node: str
     """The id of this node. It gets a new one with every start."""
 
     async def claim(self, name: str) -> ClaimOwner:
-        """Makes this node the owner if nobody is, and returns the owner. A name that is owned costs no query.
+        """Make this node the owner if nobody is, and return the owner. A name that is owned costs no query.
 
-        A node that is leaving claims nothing, unless there is no other node: it names another node, which will claim.
+        A node that leaves claims nothing while another node lives. It names that node, which will claim.
         """
         ...
 
     async def acquire(self, name: str) -> None:
-        """Makes this node the owner. It waits until another owner has nothing to do and lets go.
+        """Make this node the owner. It waits until another owner has nothing to do and let go.
 
-        Raises ``OwnedElsewhere`` when that takes too long.
+        Raises ``OwnedElsewhere`` if that takes too long.
         """
         ...
 
     def forget_owner(self, name: str) -> None:
-        """Looks again who owns the name. Call it when the node that ``claim`` named did not answer, or asks itself."""
+        """Look again who owns the name. Call it when the node that ``claim`` named did not answer, or asks itself."""
         ...
 
     async def owner(self, name: str) -> str | None:
-        """Returns the node that owns the name, or None. Nothing is claimed."""
+        """Return the node that owns the name, or None. Nothing is claimed."""
         ...
 
     def owns(self, name: str) -> bool: ...
 
     def lives(self, node: str) -> bool:
-        """Tells whether a node with this id takes part in the cluster, as far as this node has seen."""
+        """Return whether a node with this id takes part in the cluster, as far as this node has seen."""
         ...
 
     def epoch(self, name: str) -> int:
-        """A number that is larger after every change of the owner; 0 when this node does not own the name."""
+        """Return a number that grows with every change of the owner, or 0 if this node does not own the name."""
         ...
 
     async def release(self, name: str) -> None:
-        """Lets another node own the name. Call it when nothing is left to write."""
+        """Let another node own the name. Call it when nothing is left to write."""
         ...
 
     async def want(self, name: str) -> None:
-        """Claims the name as soon as it is free, again and again, until ``unwant``. ``on_gained`` tells when."""
+        """Claim the name as soon as it is free, again and again, until ``unwant``. ``on_gained`` tells when."""
         ...
 
     async def unwant(self, name: str) -> None:
-        """Ends ``want``. A name that is owned is released; ``on_lost`` is told before."""
+        """End ``want``. An owned name is released after ``on_lost``."""
         ...
 
-    def on_gained(self, prefix: str, heard: Heard) -> None:
-        """Calls ``heard`` with each name that begins with ``prefix`` after this node became its owner."""
+    def on_gained(self, prefix: str, subscriber: OnName) -> None:
+        """Call ``subscriber`` with each name that begins with ``prefix`` after this node became its owner."""
         ...
 
-    def on_lost(self, prefix: str, heard: Heard) -> None:
-        """Calls ``heard`` before this node lets a name go, and waits for it; the node may still write until then.
+    def on_lost(self, prefix: str, subscriber: OnName) -> None:
+        """Call ``subscriber`` before this node lets a name go, and wait for it; the node may still write until then.
 
-        When the node was given up by the others, it starts anew as another node and nobody is called.
+        Nobody is called if the other nodes gave this node up, because it restarts as another node.
         """
         ...
 
 
-class ClaimHearers:
-    """Those who are told of names that are gained and lost."""
+class ClaimSubscribers:
+    """The subscribers to names that are gained and lost."""
 
     def __init__(self) -> None:
-        self._gained: list[tuple[str, Heard]] = []
-        self._lost: list[tuple[str, Heard]] = []
+        self._gained: list[tuple[str, OnName]] = []
+        self._lost: list[tuple[str, OnName]] = []
 
-    def on_gained(self, prefix: str, heard: Heard) -> None:
-        self._gained.append((prefix, heard))
+    def on_gained(self, prefix: str, subscriber: OnName) -> None:
+        self._gained.append((prefix, subscriber))
 
-    def on_lost(self, prefix: str, heard: Heard) -> None:
-        self._lost.append((prefix, heard))
+    def on_lost(self, prefix: str, subscriber: OnName) -> None:
+        self._lost.append((prefix, subscriber))
 
-    async def tell_gained(self, name: str) -> None:
-        for prefix, heard in self._gained:
+    async def notify_gained(self, name: str) -> None:
+        for prefix, subscriber in self._gained:
             if name.startswith(prefix):
-                await heard(name)
+                await subscriber(name)
 
-    async def tell_lost(self, name: str) -> None:
-        for prefix, heard in self._lost:
+    async def notify_lost(self, name: str) -> None:
+        for prefix, subscriber in self._lost:
             if name.startswith(prefix):
-                await heard(name)
+                await subscriber(name)
 
 
-class SoleClaims(ClaimHearers):
+class SoleClaims(ClaimSubscribers):
     """The claims of the only node, which owns everything. ``want`` tells ``on_gained`` at once."""
 
     node = ""
@@ -166,9 +166,9 @@ class SoleClaims(ClaimHearers):
     async def want(self, name: str) -> None:
         if name not in self._wanted:
             self._wanted.add(name)
-            await self.tell_gained(name)
+            await self.notify_gained(name)
 
     async def unwant(self, name: str) -> None:
         if name in self._wanted:
             self._wanted.discard(name)
-            await self.tell_lost(name)
+            await self.notify_lost(name)

@@ -60,7 +60,7 @@ class LinkAnswer(msgspec.Struct, tag="end", array_like=True):
     id: int
     data: bytes
     problem: str = ""
-    """Why there is no answer. Empty: ``data`` is the answer."""
+    """Why there is no answer, or empty if ``data`` is the answer."""
 
 
 class LinkEvent(msgspec.Struct, tag="event", array_like=True):
@@ -160,7 +160,7 @@ class Link:
         self.dropped = 0
 
     async def run(self) -> None:
-        """Reads and writes until the connection ends."""
+        """Read and write until the connection ends."""
         tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._ping())]
         try:
             self._reading = asyncio.create_task(self._read())
@@ -171,7 +171,7 @@ class Link:
             log.warning("the connection to node %s broke: %s", self.node, error)
         except Exception:
             # Whoever dials goes on, so that a fault in one message does not part the nodes for good.
-            log.exception("what node %s sent could not be taken in; the connection is opened anew", self.node)
+            log.exception("what node %s sent could not be handled; reconnecting", self.node)
         finally:
             self.open = False
             for task in (self._reading, *tasks, *self.answering):
@@ -194,14 +194,14 @@ class Link:
         self.send_packed(_encode(message))
 
     def send_packed(self, packed: bytes, *, may_be_lost: bool = False) -> bool:
-        """Puts a message in the queue. False when it was left out, because the other node reads too slowly."""
+        """Put a message in the queue. False when it was left out, because the other node reads too slowly."""
         if not self.open:
             return False
         if may_be_lost and self.waiting_bytes > SLOW_BYTES:
             self.dropped += 1
             return False
         if self.waiting_bytes > MOST_BYTES:
-            log.error("node %s does not read what it is sent; the connection is opened anew", self.node)
+            log.error("node %s does not read its messages; reconnecting", self.node)
             self.close()
             return False
         self._waiting.append(packed)
@@ -210,13 +210,13 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Ends the connection. ``run`` returns soon after."""
+        """End the connection. ``run`` returns soon after."""
         self.open = False
         if self._reading is not None:
             self._reading.cancel()
 
     async def ask(self, kind: str, data: bytes, on_part: OnPart | None = None) -> bytes:
-        """Asks the other node. Raises ``LinkLost`` when it goes away, and ``RemoteFailure`` when it cannot."""
+        """Ask the other node. Raises ``LinkLost`` when it goes away, and ``RemoteFailure`` when it cannot."""
         if not self.open:
             raise LinkLost(f"node {self.node} cannot be reached", may_be_done=False)
         id, self._next_id = self._next_id, self._next_id + 1
@@ -332,8 +332,8 @@ class Links:
                     await self._changed.wait()
         return link
 
-    def tell_all(self, kind: str, data: bytes, *, may_be_lost: bool = False) -> bool:
-        """Sends an event to every other node. False when one of them did not get it."""
+    def broadcast(self, kind: str, data: bytes, *, may_be_lost: bool = False) -> bool:
+        """Send an event to every other node. False when one of them did not get it."""
         packed, whole = _encode(LinkEvent(kind, data)), True
         for node in {**self._membership.peers, **self._links}:
             link = self.open_to(node)
@@ -354,7 +354,7 @@ class Links:
         self._unsent_bytes[node] = size
 
     async def follow(self) -> None:
-        """Dials nodes that are new, and forgets those that are gone."""
+        """Dial nodes that are new, and forget those that are gone."""
         peers = self._membership.peers
         for node, row in peers.items():
             if self.node < node and row.url and node not in self._dialing:
@@ -372,7 +372,7 @@ class Links:
         self._known = set(peers)
 
     async def close_accepted(self, within_s: float) -> None:
-        """Ends the links that others have opened, because the server stops. What is being answered gets a moment."""
+        """End the links that others have opened, because the server stops. Requests under way get ``within_s``."""
         accepted = [link for link in self._links.values() if link.accepted]
         if answering := [task for link in accepted for task in link.answering]:
             await asyncio.wait(answering, timeout=within_s)
@@ -419,11 +419,11 @@ class Links:
         answered = ws._response.headers.get(PROOF, "")  # pyright: ignore[reportPrivateUsage]
         if not _same(answered, self._proof("answers", row.id, self.node, ours)):
             await ws.close()
-            raise aiohttp.ClientError("what answers there is no node of this cluster")
+            raise aiohttp.ClientError("the server there is not a node of this cluster")
         return ws
 
     async def challenge(self) -> web.Response:
-        """Answers whoever wants to open a link with the number to prove itself with."""
+        """Answer whoever wants to open a link with the number to prove itself with."""
         now = time.monotonic()
         self._nonces = {nonce: at for nonce, at in self._nonces.items() if now - at < NONCE_S}
         while len(self._nonces) >= MOST_NONCES:
@@ -433,14 +433,14 @@ class Links:
         return web.Response(status=401, headers={NONCE: nonce})
 
     async def accept(self, request: web.BaseRequest, recognise: Callable[[], object]) -> web.StreamResponse:
-        """Serves a link that another node opens. ``recognise`` is called when it has proved what it is."""
+        """Serve a link that another node opens. ``recognise`` is called when it has proved what it is."""
         node, nonce = request.headers.get(NODE, ""), request.headers.get("X-OpenClaw-For", "")
-        known = self._nonces.pop(nonce, None) is not None
+        issued = self._nonces.pop(nonce, None) is not None
         proof = self._proof("dials", node, self.node, nonce)
         if node in self._gone:
             return web.Response(status=410, text="this node was given up")
         # Without a secret, which the database gives, anybody could make the proof.
-        if not known or not self._membership.secret or not _same(request.headers.get(PROOF, ""), proof):
+        if not issued or not self._membership.secret or not _same(request.headers.get(PROOF, ""), proof):
             return await self.challenge()
         recognise()
         ws = web.WebSocketResponse(max_msg_size=LARGEST_MESSAGE, compress=False)
@@ -475,5 +475,5 @@ class Links:
                 del self._links[node]
 
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def _same(actual: str, expected: str) -> bool:
+    return hmac.compare_digest(actual.encode("utf-8", "replace"), expected.encode())

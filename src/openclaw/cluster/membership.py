@@ -122,7 +122,7 @@ class Membership:
         """The other nodes that live, by id."""
         self.own: NodeRow | None = None
         self.load: Callable[[], NodeLoad] = NodeLoad
-        self.hearers: list[Callable[[], Awaitable[None]]] = []
+        self.subscribers: list[Callable[[], Awaitable[None]]] = []
         """Called when a node has come or gone, and every second, once this node has started."""
         self._telling: asyncio.Task[None] | None = None
         self._told_at = 0.0
@@ -140,7 +140,7 @@ class Membership:
         return self._fenced
 
     async def join(self) -> None:
-        """Makes this process a node and begins to watch. Raises ``StorageRefused`` when a tool uses the schema alone.
+        """Make this process a node and begin to watch. Raises ``StorageRefused`` when a tool uses the schema alone.
 
         The lease is renewed from here on, because the rest of a start may take longer than it lasts.
         """
@@ -161,20 +161,20 @@ class Membership:
         await self._poll()
 
     async def advertise(self, url: str, fingerprint: str = "") -> None:
-        """Tells the others where this node listens."""
+        """Tell the others where this node listens."""
         self.url, self.fingerprint = url, fingerprint
         await self._database.write(
             "UPDATE nodes SET url = $2, fingerprint = $3 WHERE id = $1", self.node, url, fingerprint
         )
 
     def start(self) -> None:
-        """Calls the hearers from now on."""
+        """Call the subscribers from now on."""
         if self._fenced:
             raise Fenced(f"the node {self.node} no longer counts")
         self._started = True
 
     async def drain(self) -> None:
-        """Tells the others that this node leaves soon. It may still write, and claims nothing more."""
+        """Tell the others that this node leaves soon. It may still write, and claims nothing more."""
         self.state = "draining"
         with contextlib.suppress(OSError, Fenced):
             await self._database.write(
@@ -182,7 +182,7 @@ class Membership:
             )
 
     async def leave(self) -> None:
-        """Gives up every claim and the place among the nodes. Nothing can be written after it."""
+        """Give up every claim and the place among the nodes. Nothing can be written after it."""
         tasks = [task for task in (self._watching, self._telling) if task is not None]
         for task in tasks:
             task.cancel()
@@ -201,7 +201,7 @@ class Membership:
             self._connection.terminate()
 
     async def all_nodes(self) -> list[NodeRow]:
-        """Returns the nodes that live, and those that went in the last hour, the newest first."""
+        """Return the nodes that live, and those that went in the last hour, the newest first."""
         rows = await self._database.rows(_ALL, MOST_GONE)
         return [_node_of(row) for row in rows]
 
@@ -236,7 +236,7 @@ class Membership:
                 await asyncio.sleep(LONGEST_RECONNECT_S)
 
     async def _poll(self) -> None:
-        """Renews the lease if it is time, and looks at every node."""
+        """Renew the lease if it is time, and look at every node."""
         began = time.monotonic()
         if began - self._renewed_at >= self._lease_s / RENEWALS:
             await self._renew()
@@ -274,19 +274,19 @@ class Membership:
         self._renewed_at = now
 
     def _tell(self, *, at_once: bool) -> None:
-        """Calls the hearers beside the watch, because a lease must be renewed however long they take."""
+        """Call the subscribers beside the watch, because a lease must be renewed however long they take."""
         if self._telling is not None and not self._telling.done():
             self._told_at = 0.0 if at_once else self._told_at
             return
         now = time.monotonic()
         if self._started and (at_once or now - self._told_at >= TELL_S):
             self._told_at = now
-            self._telling = asyncio.create_task(self._tell_all(), name="cluster hearers")
+            self._telling = asyncio.create_task(self._tell_all(), name="cluster subscribers")
 
     async def _tell_all(self) -> None:
-        for hear in self.hearers:
+        for subscriber in self.subscribers:
             try:
-                await hear()
+                await subscriber()
             except (OSError, Fenced) as error:
                 log.debug("what a change of the nodes leads to waits: %s", error)
             except Exception:
@@ -297,7 +297,7 @@ class Membership:
         return self._free[node] >= FREE_POLLS
 
     async def _take_over(self, node: NodeRow) -> bool:
-        """Ends a node that gives no sign of life. False when it does, or when somebody else is about to do this."""
+        """End a node that gives no sign of life. False when it does, or when somebody else is about to do this."""
         connection = self._live_connection()
         async with connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = '500ms'")

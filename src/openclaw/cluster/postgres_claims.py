@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from openclaw.cluster.claims import SCHEDULER, SESSION, ClaimHearers, ClaimOwner, OwnedElsewhere
+from openclaw.cluster.claims import SCHEDULER, SESSION, ClaimOwner, ClaimSubscribers, OwnedElsewhere
 from openclaw.cluster.membership import Membership
 from openclaw.storage.postgres.database import PostgresDatabase, without_nul
 
@@ -37,7 +37,7 @@ class HeldClaim(msgspec.Struct):
     """When it was last asked for, by the clock of ``time.monotonic``."""
 
 
-class PostgresClaims(ClaimHearers):
+class PostgresClaims(ClaimSubscribers):
     """The claims of one node. The names that it owns are in memory too."""
 
     def __init__(self, database: PostgresDatabase, membership: Membership) -> None:
@@ -49,7 +49,7 @@ class PostgresClaims(ClaimHearers):
         self._held: dict[str, HeldClaim] = {}
         self._asking: dict[str, asyncio.Task[ClaimOwner]] = {}
         self._changing: dict[str, asyncio.Event] = {}
-        """Names that are being gained or let go. Whoever asks for one waits until those who hear of it are told."""
+        """Names that are being gained or released. A caller waits until the subscribers are notified."""
         self._owners: dict[str, tuple[str, float]] = {}
         """The owners of other sessions, and when the database said so. An owner that has let its session go meanwhile
         claims it again, or hands on what it is asked."""
@@ -67,9 +67,9 @@ class PostgresClaims(ClaimHearers):
             if (held := self._held.get(name)) is not None and name not in self._changing:
                 held.used_at = time.monotonic()
                 return ClaimOwner(self.node, True)
-            known = self._owners.get(name)
-            if known is not None and known[0] in self.membership.peers and time.monotonic() - known[1] < OWNER_S:
-                return ClaimOwner(known[0], False)
+            cached = self._owners.get(name)
+            if cached is not None and cached[0] in self.membership.peers and time.monotonic() - cached[1] < OWNER_S:
+                return ClaimOwner(cached[0], False)
             # Callers that ask together share one question, and go on in their order.
             task = self._asking.get(name)
             if task is None:
@@ -77,7 +77,7 @@ class PostgresClaims(ClaimHearers):
                 task.add_done_callback(lambda _: self._asking.pop(name, None))
             if not (owner := await asyncio.shield(task)).mine:
                 return owner
-        raise TimeoutError(f"{name} is let go as often as it is claimed")
+        raise TimeoutError(f"{name} is released as often as it is claimed")
 
     def _refused(self, name: str) -> None:
         log.error("a write to %s was refused, because this node does not own it any more", name)
@@ -124,11 +124,11 @@ class PostgresClaims(ClaimHearers):
             await asyncio.sleep(RELEASE_PAUSE_S)
 
     def forget_owner(self, name: str) -> None:
-        """Asks the database again who owns the name, the next time it is wanted."""
+        """Ask the database again who owns the name, the next time it is wanted."""
         self._owners.pop(name, None)
 
     async def claim_free(self, names: Sequence[str]) -> list[str]:
-        """Claims those of the names that nobody owns, and returns them."""
+        """Claim those of the names that nobody owns, and return them."""
         if self.membership.state != "alive" or not names:
             return []
         with self._uncertain_after_failure(names):
@@ -144,12 +144,12 @@ class PostgresClaims(ClaimHearers):
         return list(gained)
 
     async def _now_held(self, epochs: dict[str, int]) -> None:
-        told = asyncio.Event()
-        self._changing |= dict.fromkeys(epochs, told)
+        settled = asyncio.Event()
+        self._changing |= dict.fromkeys(epochs, settled)
         self._held |= {name: HeldClaim(epoch, time.monotonic()) for name, epoch in epochs.items()}
         failed: dict[str, BaseException | None] = dict.fromkeys(epochs)
         try:
-            results = await asyncio.gather(*map(self.tell_gained, epochs), return_exceptions=True)
+            results = await asyncio.gather(*map(self.notify_gained, epochs), return_exceptions=True)
             failed = {name: error for name, error in zip(epochs, results, strict=True) if error is not None}
         finally:
             # The rows stay. ``regain``, or whoever asks next, leads to another try.
@@ -158,7 +158,7 @@ class PostgresClaims(ClaimHearers):
                 self._uncertain[name] = time.monotonic()
             for name in epochs:
                 self._changing.pop(name, None)
-            told.set()
+            settled.set()
         for error in filter(None, failed.values()):
             raise error
 
@@ -171,7 +171,7 @@ class PostgresClaims(ClaimHearers):
             raise
 
     async def regain(self) -> None:
-        """Gains sessions that the database counts as ours although a claim or a release of them failed here.
+        """Gain sessions that the database counts as ours although a claim or a release of them failed here.
 
         Nobody else can claim them, so that their messages would wait until somebody writes to the session. Other
         names are claimed again and again by those who want them.
@@ -218,24 +218,24 @@ class PostgresClaims(ClaimHearers):
         return len(self._held) - sum(1 for name in self._wanted if name in self._held)
 
     def idle(self, prefix: str, seconds: float, most: int) -> list[str]:
-        """Returns names that were not asked for in this time."""
+        """Return names that were not asked for in this time."""
         before = time.monotonic() - seconds
-        found = (name for name, held in self._held.items() if held.used_at < before and name.startswith(prefix))
-        return [name for _, name in zip(range(most), found, strict=False)]
+        idle = (name for name, held in self._held.items() if held.used_at < before and name.startswith(prefix))
+        return [name for _, name in zip(range(most), idle, strict=False)]
 
     async def release(self, name: str) -> None:
         await self.release_all([name])
 
     async def release_all(self, names: Sequence[str]) -> None:
-        """Lets names go, in one statement. Those who want one of them meanwhile wait, and claim it again."""
+        """Let names go, in one statement. Those who want one of them meanwhile wait, and claim it again."""
         going = [name for name in names if name in self._held and name not in self._changing]
         if not going:
             return
-        told = asyncio.Event()
-        self._changing |= dict.fromkeys(going, told)
+        settled = asyncio.Event()
+        self._changing |= dict.fromkeys(going, settled)
         try:
             for name in going:
-                await self.tell_lost(name)
+                await self.notify_lost(name)
             for name in going:
                 self._held.pop(name, None)
             with self._uncertain_after_failure(going):
@@ -246,7 +246,7 @@ class PostgresClaims(ClaimHearers):
         finally:
             for name in going:
                 self._changing.pop(name, None)
-            told.set()
+            settled.set()
 
     async def want(self, name: str) -> None:
         self._wanted[name] = None
@@ -257,12 +257,12 @@ class PostgresClaims(ClaimHearers):
         await self.release(name)
 
     async def unwant_all(self) -> None:
-        """Lets go of everything that was wanted, for a node that leaves."""
+        """Let go of everything that was wanted, for a node that leaves."""
         for name in list(self._wanted):
             await self.unwant(name)
 
     async def held_by_all(self) -> dict[str, str]:
-        """Returns which node owns each channel account and the scheduler."""
+        """Return which node owns each channel account and the scheduler."""
         rows = await self._database.rows(
             "SELECT name, node FROM claims WHERE (name >= 'channel:' AND name < 'channel;') OR name = $1 ORDER BY name",
             SCHEDULER,
@@ -270,7 +270,7 @@ class PostgresClaims(ClaimHearers):
         return {row[0]: row[1] for row in rows}
 
     async def try_wanted(self) -> None:
-        """Claims what is wanted and free. The node does this whenever another one has gone, and every second."""
+        """Claim what is wanted and free. The node does this whenever another one has gone, and every second."""
         gained = await self.claim_free([name for name in self._wanted if name not in self._held])
         # What was given back while the database was asked must not stay here, where nobody uses it.
         await self.release_all([name for name in gained if name not in self._wanted])

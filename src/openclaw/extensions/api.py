@@ -159,7 +159,7 @@ class ExtensionApi(Protocol):
     """A folder for this extension alone. Make it before use."""
 
     def on(self, name: HookName | CompactionHookName, function: HookFunction) -> None:
-        """Calls the function when something happens."""
+        """Call the function when something happens."""
         ...
 
     def add_tool(self, tool: Tool, *, sessions: Sessions) -> None:
@@ -167,25 +167,25 @@ class ExtensionApi(Protocol):
         ...
 
     def add_prompt_section(self, title: str, text: PromptText) -> None:
-        """Adds a section to the system prompt. A text that changes from turn to turn costs the provider's cache."""
+        """Add a section to the system prompt. A text that changes from turn to turn costs the provider's cache."""
         ...
 
     def add_command(self, name: str, function: CommandFunction, *, right: Right, help: str, usage: str = "") -> None:
-        """Adds the chat command ``/name``. Without ``usage`` it takes no words."""
+        """Add the chat command ``/name``. Without ``usage`` it takes no words."""
         ...
 
     def add_method(self, name: str, function: MethodFunction, *, right: Right) -> None:
-        """Adds the WebSocket method ``<id>.<name>``."""
+        """Add the WebSocket method ``<id>.<name>``."""
         ...
 
     def add_route(self, verb: str, path: str, handler: RouteHandler, *, auth: Literal["secret", "open"]) -> None:
-        """Serves ``/extensions/<id>/<path>``. ``secret``: only with the Gateway's token or password."""
+        """Serve ``/extensions/<id>/<path>``. ``secret``: only with the Gateway's token or password."""
         ...
 
     def add_channel(self, kind: ChannelKind) -> None:
-        """Adds a chat platform. A package with nothing else needs only an entry point ``openclaw.channels``."""
+        """Add a chat platform. A package with nothing else needs only an entry point ``openclaw.channels``."""
         ...
 
     def add_provider(self, name: str, provider: Provider) -> None:
-        """Adds a wire protocol for models: ``api: "<id>/<name>"`` of a provider in the configuration chooses it."""
+        """Add a wire protocol for models: ``api: "<id>/<name>"`` of a provider in the configuration chooses it."""
         ...

@@ -128,7 +128,7 @@ class ExtensionPoints:
         self._unwatched: set[asyncio.Task[Any]] = set()
 
     def add(self, more: ExtensionPoints) -> None:
-        """Takes over what one extension added."""
+        """Take over what one extension added."""
         for name, hooks in more.hooks.items():
             self.hooks[name] += hooks
         self.compaction += more.compaction
@@ -148,9 +148,9 @@ class ExtensionPoints:
     async def before_accept(self, about: MessageReceived) -> str | None:
         """The text that answers the message in place of the agent. None: it goes on."""
         for owner, hook in self.hooks["before_accept"]:
-            said = await call(owner, hook, about, LONGEST_HOOK_S)
-            if isinstance(said, InstantAnswer):
-                return said.text
+            answer = await call(owner, hook, about, LONGEST_HOOK_S)
+            if isinstance(answer, InstantAnswer):
+                return answer.text
         return None
 
     def message_sent(self, about: MessageSent) -> None:
@@ -161,7 +161,7 @@ class ExtensionPoints:
             await call(owner, hook, None, LONGEST_HOOK_S)
 
     def _tell(self, name: HookName, about: Any) -> None:
-        """Calls hooks that nobody waits for."""
+        """Call hooks that nobody waits for."""
         for owner, hook in self.hooks[name]:
             if len(self._unwatched) >= MOST_UNWATCHED:
                 note_failure(owner, f"{name}: too many are at work already")
@@ -192,11 +192,11 @@ class ExtensionPoints:
     async def before_tool(self, calling: ToolCalling) -> dict[str, Any]:
         """The arguments to run the tool with. Raises ``ToolError`` if an extension blocks the call."""
         for owner, hook in self.hooks["before_tool_call"]:
-            said = await call(owner, hook, calling, LONGEST_HOOK_S)
-            if isinstance(said, Block):
-                raise ToolError(f"The extension {owner.id} does not allow this call: {said.reason}")
-            if isinstance(said, dict):
-                calling = msgspec.structs.replace(calling, arguments=said)
+            answer = await call(owner, hook, calling, LONGEST_HOOK_S)
+            if isinstance(answer, Block):
+                raise ToolError(f"The extension {owner.id} does not allow this call: {answer.reason}")
+            if isinstance(answer, dict):
+                calling = msgspec.structs.replace(calling, arguments=answer)
         return dict(calling.arguments)
 
     async def after_tool(self, called: ToolCalled) -> None:
@@ -207,9 +207,9 @@ class ExtensionPoints:
         """The sections of the system prompt, each with its heading. Empty ones are left out."""
         made: list[str] = []
         for owner, title, text in self.sections:
-            said = text if isinstance(text, str) else await call(owner, text, about, LONGEST_PROMPT_S)
+            answer = text if isinstance(text, str) else await call(owner, text, about, LONGEST_PROMPT_S)
             # No section of the prompt has an empty line, and no line of it may begin another section.
-            lines = [line.lstrip("# ") if line.startswith("#") else line for line in str(said or "").splitlines()]
+            lines = [line.lstrip("# ") if line.startswith("#") else line for line in str(answer or "").splitlines()]
             if words := "\n".join(line for line in lines if line.strip()):
                 made.append(f"## {title}\n{clipped(words, LONGEST_SECTION)}")
         return tuple(made)
@@ -226,10 +226,10 @@ class ExtensionPoints:
 
     async def run_command(self, command: OwnCommand, about: CommandCall) -> str | None:
         failed = command.owner.failures
-        said = await call(command.owner, command.function, about, LONGEST_COMMAND_S)
+        answer = await call(command.owner, command.function, about, LONGEST_COMMAND_S)
         if command.owner.failures > failed:
             return f"❌ /{command.name} failed: {command.owner.last_failure}"
-        return None if said is None else str(said)
+        return None if answer is None else str(answer)
 
 
 class WatchedTool:
@@ -284,7 +284,7 @@ class Registration:
         elif name in _HOOKS:
             self.points.hooks[name].append((self._loaded, function))  # type: ignore[index]
         else:
-            raise ValueError(f"there is no hook {name!r}; there are {', '.join(sorted(_HOOKS | _COMPACTION))}")
+            raise ValueError(f"unknown hook {name!r}; the hooks are {', '.join(sorted(_HOOKS | _COMPACTION))}")
         self._added(f"hook {name}", callable(function))
 
     def add_tool(self, tool: Tool, *, sessions: Sessions) -> None:
@@ -322,7 +322,7 @@ class Registration:
         whole = f"/extensions/{self.id}/{path.strip('/')}"
         _check(auth in ("secret", "open"), f"route {whole}: auth must be secret or open")
         _check(_PATH.fullmatch(path) is not None and ".." not in path, f"{path!r} cannot be a path")
-        _check(verb.isalpha() and verb.isupper(), f"{verb!r} is no HTTP verb")
+        _check(verb.isalpha() and verb.isupper(), f"{verb!r} is not an HTTP verb")
         self.points.routes.append(OwnRoute(verb=verb, path=whole, handler=handler, auth=auth))
         self._added(f"route {verb} {whole} ({auth})", callable(handler))
 
@@ -361,11 +361,11 @@ def _check_right(what: str, right: str) -> None:
 
 
 async def call(owner: Loaded, function: Any, about: Any, longest_s: float) -> Any:
-    """Calls a function of an extension with a time limit. Returns None if it fails, and notes the failure."""
+    """Call a function of an extension with a time limit. Returns None if it fails, and notes the failure."""
     try:
         async with asyncio.timeout(longest_s):
-            said = function(about)
-            return await said if inspect.isawaitable(said) else said
+            answer = function(about)
+            return await answer if inspect.isawaitable(answer) else answer
     except Exception as error:
         log.exception("the extension %s failed", owner.id)
         words = f"no answer within {longest_s:g} s" if isinstance(error, TimeoutError) else str(error)
@@ -475,7 +475,7 @@ def _import(path: Path) -> ModuleType:
     name = f"openclaw_extension_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise FileNotFoundError(f"{path} is no Python file (plugins.load.paths)")
+        raise FileNotFoundError(f"{path} is not a Python file (plugins.load.paths)")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -485,7 +485,7 @@ def _import(path: Path) -> ModuleType:
 
 
 async def load_extensions(config: Config, state_dir: str, taken: Taken) -> ExtensionPoints:
-    """Loads what the configuration names. An extension that fails or hangs is left out, and the Gateway starts."""
+    """Load what the configuration names. An extension that fails or hangs is left out, and the Gateway starts."""
     plugins = config.plugins
     if not plugins.entries and not plugins.allow and not plugins.load.get("paths"):
         return ExtensionPoints()  # Nothing is named, so nobody looks at what is installed.
@@ -516,7 +516,7 @@ async def load_extensions(config: Config, state_dir: str, taken: Taken) -> Exten
 
 
 def _write_status(state_dir: Path, extensions: list[Loaded]) -> None:
-    """Writes down which extensions failed at this start, for ``openclaw doctor``, which works without a Gateway."""
+    """Write down which extensions failed at this start, for ``openclaw doctor``, which works without a Gateway."""
     failed = {one.id: one.problem for one in extensions if one.state == "failed"}
     try:
         if failed or (state_dir / STATUS_FILE).exists():
@@ -534,7 +534,7 @@ def failed_at_start(state_dir: Path) -> dict[str, str]:
 
 
 async def _in_thread(load: Callable[[], Callable[[Any], Any]], registration: Registration) -> None:
-    """Imports and registers in a thread of its own, which may hang for ever without holding up the Gateway's end."""
+    """Import and register in a thread, which may hang forever without holding up the Gateway's end."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
 

@@ -80,13 +80,13 @@ class ChannelServices:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Starts both. Call it once runs can be accepted: messages may come in before it returns."""
+        """Start both. Call it once runs can be accepted: messages may come in before it returns."""
         self._unsubscribe = self._config.subscribe(self._config_changed)
         self._worker = asyncio.create_task(self.delivery.run(), name="outbox")
         await self.channels.start()
 
     async def stop(self) -> None:
-        """Stops both. Call it after the last run has ended. Parts that are on the wire may finish."""
+        """Stop both. Call it after the last run has ended. Parts that are on the wire may finish."""
         self._unsubscribe()
         if self._worker is not None:
             self._worker.cancel()
@@ -144,8 +144,8 @@ class ChannelRun:
         self._stream: ReplyStream | None = None
         self._draft: DraftStream | None = None
         self._channel, self._account_id = route.channel, route.account_id
-        found = services.channels.find(self._channel, self._account_id)
-        self._capabilities = found.kind.capabilities if found is not None else None
+        account = services.channels.find(self._channel, self._account_id)
+        self._capabilities = account.kind.capabilities if account is not None else None
         self._sign = TypingSign(
             services.clock,
             session.typing_interval_seconds or defaults.typing_interval_seconds,
@@ -158,7 +158,7 @@ class ChannelRun:
         self._acknowledge()
 
     def _begin(self) -> None:
-        """Makes the draft, or the stream of blocks and notices, that shows the reply while it is written.
+        """Make the draft, or the stream of blocks and notices, that shows the reply while it is written.
 
         Most runs need neither. It is done when the run begins: many messages wait and are answered with another.
         """
@@ -180,7 +180,7 @@ class ChannelRun:
         )
 
     def _draft_stream(self) -> DraftStream | None:
-        """Shows drafts where the channel can, and the configuration does not ask for blocks instead."""
+        """Show drafts where the channel can, and the configuration does not ask for blocks instead."""
         account = account_settings(self._config, self._channel, self._account_id)
         if not isinstance(account, TelegramAccount) or account.stream_mode == "off":
             return None
@@ -252,7 +252,7 @@ class ChannelRun:
         return Files() if self._store_files is None else await self._store_files(addresses, voice)
 
     def _verbose(self) -> str:
-        """How much the chat is told of the tools. Groups are told nothing."""
+        """Return how much of the tool calls the chat shows. Groups show nothing."""
         if not self._direct:
             return "off"
         return self._run.verbose or self._config.agents.defaults.verbose_default or "off"
@@ -309,9 +309,9 @@ class ChannelRun:
 
     def _finished(self) -> None:
         result = self._run.result
-        said = result is not None and bool(result.texts or result.notice)
+        has_reply = result is not None and bool(result.texts or result.notice)
         self._end_draft()
-        self._sign.end(after=self._delivered if said or self._run.state == "error" else None)
+        self._sign.end(after=self._delivered if has_reply or self._run.state == "error" else None)
         self._services.delivery.wake()
         if self._ack is not None and self._config.messages.remove_ack_after_reply:
             self._close(self._take_ack_back(self._ack))
@@ -330,7 +330,7 @@ class ChannelRun:
 
 
 async def _at_once() -> None:
-    """Waits for nothing."""
+    """Wait for nothing."""
 
 
 class TypingSign:
@@ -358,7 +358,7 @@ class TypingSign:
             self._task = asyncio.create_task(self._keep_showing())
 
     def end(self, *, after: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Ends the sign, ``after`` the reply if one follows.
+        """End the sign, ``after`` the reply if one follows.
 
         On most platforms a reply ends the sign, so nothing is removed then.
         """
@@ -391,16 +391,16 @@ def ack_emoji(
         return own.emoji.strip() if (own.direct if direct else in_group) else ""
     match config.messages.ack_reaction_scope:
         case "all":
-            wanted = True
+            in_scope = True
         case "direct":
-            wanted = direct
+            in_scope = direct
         case "group-all":
-            wanted = not direct
+            in_scope = not direct
         case "group-mentions":
-            wanted = not direct and mentioned
+            in_scope = not direct and mentioned
         case "off" | "none":
-            wanted = False
-    if not wanted:
+            in_scope = False
+    if not in_scope:
         return ""
     chosen = own if own is not None else config.messages.ack_reaction
     if chosen is not None:
@@ -413,7 +413,7 @@ def ack_emoji(
 
 
 def by_channel(channels: ChannelManager) -> dict[str, list[RunningAccount]]:
-    """Groups the accounts by the id of their channel."""
+    """Group the accounts by the id of their channel."""
     grouped: dict[str, list[RunningAccount]] = {}
     for running in channels.accounts():
         grouped.setdefault(running.kind.id, []).append(running)

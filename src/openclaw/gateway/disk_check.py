@@ -28,7 +28,7 @@ class DiskCheck:
         self._trying: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
-        """What is wrong with the disk and what to do, without paths. It is empty when writes succeed."""
+        """Return what is wrong with the disk and what to do, without paths, or an empty text if writes succeed."""
         if self._trying is None or (self._trying.done() and self._clock.monotonic() - self._at >= FRESH_S):
             self._trying = asyncio.create_task(self._try())
         done, _ = await asyncio.wait({self._trying}, timeout=PATIENCE_S)

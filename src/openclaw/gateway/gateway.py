@@ -198,7 +198,7 @@ class Gateway:
             self.presence.publish_soon(self.publish_presence)
 
     def end_device(self, device_id: str, role: str | None, reason: str, *, last: Client | None = None) -> None:
-        """Closes the connections of a device, for one role or for all.
+        """Close the connections of a device, for one role or for all.
 
         ``last`` is the caller, whose own connection is closed once it has its answer.
         """
@@ -223,6 +223,6 @@ class Gateway:
 
 
 async def _close_after_answer(client: Client, reason: str) -> None:
-    """Runs after the call that began it: its answer is written by then, or waits for room in the buffer."""
+    """Run after the call that began it: its answer is written by then, or wait for room in the buffer."""
     await client.sink.room()
     client.close(1008, reason)

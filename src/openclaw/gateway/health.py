@@ -80,7 +80,7 @@ class Health:
         return await asyncio.shield(self.refresh_soon())
 
     def refresh_soon(self) -> asyncio.Task[dict[str, Any]]:
-        """Starts a refresh unless one runs, so that many clients that connect together cause one."""
+        """Start a refresh unless one runs, so that many clients that connect together cause one."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
             self._refreshing.add_done_callback(_log_failure)

@@ -4,7 +4,7 @@ Code logs through the standard library (``logging.getLogger("openclaw.gateway.ws
 {...}}``). A record is queued and one thread writes it, so that a slow disk never stops the loop.
 
 ``RunLog`` writes one line for each step of a message that a person would ask about. The lines name the message by the
-number that ``openclaw why`` takes. What was said stays out of the log.
+number that ``openclaw why`` takes. The log never contains message texts.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def as_json(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
     level, message = level_name(record.levelno), redact.redact(cut(record.getMessage()))
     line: dict[str, Any] = {"time": moment, "level": level, "subsystem": subsystem_of(record.name), "message": message}
-    given = getattr(record, "fields", None)
-    some = islice(given.items(), MAX_FIELDS) if isinstance(given, dict) else ()
+    fields = getattr(record, "fields", None)
+    some = islice(fields.items(), MAX_FIELDS) if isinstance(fields, dict) else ()
     fields = {str(key)[:MAX_TEXT]: _masked(value) for key, value in some}
     if record.exc_text:
         fields["trace"] = redact.redact(cut(record.exc_text, MAX_TRACE))
@@ -116,7 +116,7 @@ class DailyFile(logging.Handler):
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes the record. When the disk refuses, the line is dropped and the file says so later."""
+        """Write the record. When the disk refuses, the line is dropped and the file says so later."""
         try:
             path = log_path(self._state_dir, self._file, record.created)
             if self._fd < 0 or path != self._path or self._size > MAX_FILE_BYTES:
@@ -158,17 +158,17 @@ class DailyFile(logging.Handler):
 
 
 def prune(folder: Path, *, today: str) -> None:
-    """Removes daily files more than a week older than ``today``'s."""
+    """Remove daily files more than a week older than ``today``'s."""
     current = DAILY_NAME.fullmatch(today)
     if current is None:
         return
     newest = datetime.strptime(current[1], "%Y-%m-%d")
     for path in folder.iterdir():
-        found = DAILY_NAME.fullmatch(path.name)
-        if not found:
+        match = DAILY_NAME.fullmatch(path.name)
+        if not match:
             continue
         try:
-            too_old = (newest - datetime.strptime(found[1], "%Y-%m-%d")).days > KEEP_DAYS
+            too_old = (newest - datetime.strptime(match[1], "%Y-%m-%d")).days > KEEP_DAYS
         except ValueError:
             continue
         if too_old:
@@ -240,7 +240,7 @@ class GatheringListener(logging.handlers.QueueListener):
     def dequeue(self, block: bool) -> logging.LogRecord:
         first = self._lines.empty()
         record = self._lines.get(block)
-        # What ends the thread is no record.
+        # The end marker of the thread is not a record.
         if first and isinstance(record, logging.LogRecord) and record.levelno < logging.WARNING:
             self._stopping.wait(GATHER_S)
         return record
@@ -262,7 +262,7 @@ class Logs:
     def start(
         cls, state_dir: str, settings: Logging, *, console: TextIO | None = sys.stderr, verbose: bool = False
     ) -> Logs:
-        """Begins to log. ``verbose`` shows more on the console and changes nothing in the file."""
+        """Begin to log. ``verbose`` shows more on the console and changes nothing in the file."""
         refused = redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")
         file = DailyFile(state_dir, settings.file)
         file.setLevel(LEVELS[settings.level])
@@ -284,7 +284,7 @@ class Logs:
         return cls(handler, listener, file)
 
     def stop(self) -> None:
-        """Writes the queued records and closes the file."""
+        """Write the queued records and close the file."""
         logging.getLogger().removeHandler(self._handler)
         self._listener.stop()
         self._file.close()
@@ -312,9 +312,9 @@ class RunLog:
         row = run.row
         key = shown_key(row.session_key)
         self._fields: dict[str, Any] = {"messageId": row.id, "runId": row.run_id, "sessionKey": key}
-        taken_up = " is taken up again" if run.recovered else ""
+        resumed = " is resumed" if run.recovered else ""
         channel = row.route.channel
-        self._say(logging.INFO, "%s for %s from %s", taken_up, key, row.source if channel in OWN else channel)
+        self._say(logging.INFO, "%s for %s from %s", resumed, key, row.source if channel in OWN else channel)
 
     def _began(self) -> None:
         run = self._run

@@ -81,7 +81,7 @@ class CannotStart(Exception):
 
 
 def run(options: Options) -> int:
-    """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
+    """Serve until it is asked to stop. Returns 0 after a clean stop and 1 if it could not start."""
     # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says. Commands of
     # agents make files for others too.
     shell_process.command_umask = os.umask(0o077) | 0o022
@@ -129,7 +129,7 @@ def run(options: Options) -> int:
 
 
 def _hide_from_commands() -> None:
-    """Keeps the memory and the environment of this process, keys included, from other programs of the same user."""
+    """Keep the memory and the environment of this process, keys included, from other programs of the same user."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -155,7 +155,7 @@ def _disk_refuses(error: OSError) -> int:
 async def _serve_patiently(
     state: str, options: Options, lock: GatewayLock, stop: asyncio.Event, *, first: bool
 ) -> bool:
-    """Runs the Gateway once. Returns True when it is to start again.
+    """Run the Gateway once. Returns True when it is to start again.
 
     A Gateway that had started once waits for a database that cannot be reached. One that the cluster gave up while it
     started joins again.
@@ -175,7 +175,7 @@ async def _serve_patiently(
 
 
 async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.Event) -> bool:
-    """Runs the Gateway once. Returns True when it is to start again."""
+    """Run the Gateway once. Returns True when it is to start again."""
     clock = SystemClock()
     await asyncio.to_thread(_check_state, state)
     config = ConfigStore(config_path(), clock, os.environ)
@@ -189,20 +189,20 @@ async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.
     if config.refusals:
         lines = "\n".join(f"  - {refusal}" for refusal in config.refusals)
         raise CannotStart(f"{config.path} asks for safety that this version does not give:\n{lines}")
-    wanted = config.current.gateway
-    if wanted.mode == "remote" and not options.allow_unconfigured:
+    settings = config.current.gateway
+    if settings.mode == "remote" and not options.allow_unconfigured:
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
     try:
-        host = await asyncio.to_thread(bind_host, options.bind or wanted.bind, wanted.custom_bind_host)
+        host = await asyncio.to_thread(bind_host, options.bind or settings.bind, settings.custom_bind_host)
     except StartRefused as refused:
         raise CannotStart(str(refused)) from None
-    port = wanted.port if options.port is None else options.port
+    port = settings.port if options.port is None else options.port
     lock.port_given = options.port is not None
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
         config.log_warnings()
         _tell_narrowed(await asyncio.to_thread(narrow, state), state)
-        if (options.bind or wanted.bind) == "tailnet" and host == LOOPBACK:
+        if (options.bind or settings.bind) == "tailnet" and host == LOOPBACK:
             log.warning("gateway.bind is tailnet, but this machine has no tailnet address; listening on %s only", host)
         secret = given_secret(config.current, options)
         async with serving(state, config, clock, os.environ, host, port, secret=secret, lock=lock) as (gateway, server):
@@ -211,13 +211,13 @@ async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
             if gateway.tls is not None:
                 print(f"TLS fingerprint (SHA-256): {gateway.tls.fingerprint}", flush=True)
-            return await _until_told(gateway, stop)
+            return await _until_stopped(gateway, stop)
     finally:
         logs.stop()
 
 
 def _check_state(state: str) -> None:
-    """Refuses a folder whose sessions this version cannot open, before anything is written to it."""
+    """Refuse a folder whose sessions this version cannot open, before anything is written to it."""
     template = read_config(config_path(), os.environ).config.session.store
     try:
         check_generation(Path(state), sessions_folders(state, template))
@@ -237,7 +237,7 @@ async def serving(
     secret: SharedSecret | None = None,
     lock: GatewayLock | None = None,
 ) -> AsyncGenerator[tuple[Gateway, Server]]:
-    """Opens a Gateway that listens and has resumed its unfinished messages. Leaving the context stops and closes it."""
+    """Open a Gateway that listens and has resumed its unfinished messages. Leaving the context stops and close it."""
     tls = await asyncio.to_thread(_open_tls, config.current, state, clock)
     options = StartOptions(secret=secret, owner_key=lock.owner_key if lock is not None else "", tls=tls)
     try:
@@ -289,7 +289,7 @@ def _open_tls(config: Config, state: str, clock: Clock) -> ServerTls | None:
 
 
 def _describe(lock: GatewayLock, gateway: Gateway, host: str) -> None:
-    """Writes into the lock file how programs of this user reach the Gateway, also when its certificate changes."""
+    """Write into the lock file how programs of this user reach the Gateway, also when its certificate changes."""
     tls = gateway.tls
 
     def describe() -> None:
@@ -307,7 +307,7 @@ def _describe(lock: GatewayLock, gateway: Gateway, host: str) -> None:
 
 
 def _collect_garbage_rarely() -> None:
-    """Excludes the objects of the start from garbage collection, and makes it look at the others less often.
+    """Exclude the objects of the start from garbage collection, and make it look at the others less often.
 
     With Python's defaults the collector takes 7 % of every turn, and with 10,000 sessions it stops everything for 30 ms
     at a time. The first threshold is so high because a hundred runs under way hold 10,000 short-lived objects. The
@@ -345,8 +345,8 @@ async def _listen(gateway: Gateway, host: str, port: int) -> Server:
         ) from None
 
 
-async def _until_told(gateway: Gateway, stop: asyncio.Event) -> bool:
-    """Waits for a signal or for a requested restart. Returns True when the Gateway is to start again.
+async def _until_stopped(gateway: Gateway, stop: asyncio.Event) -> bool:
+    """Wait for a signal or for a requested restart. Returns True when the Gateway is to start again.
 
     ``stop`` is the process's own, because a signal to stop may come while the Gateway starts again.
     """
@@ -401,7 +401,7 @@ class GatewayLock:
     def describe(
         self, *, started_at: int, host: str, port: int, config_path: str, tls_fingerprint: str | None = None
     ) -> None:
-        """Writes who holds the lock into the file, for other processes and for the command line."""
+        """Write who holds the lock into the file, for other processes and for the command line."""
         facts: dict[str, Any] = {
             "pid": os.getpid(),
             "startedAt": started_at,

@@ -64,7 +64,7 @@ class MessageToSend(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reply_to: str = ""
     buttons: tuple[tuple[Button, ...], ...] = ()
     act: OutgoingMessage | None = None
-    """What is done to an earlier message, in place of sending one."""
+    """An action on an earlier message, instead of a new message."""
 
     @property
     def session(self) -> SessionRef:
@@ -138,7 +138,7 @@ class MessageSender:
         return MediaRef(blob=await self._runtime.stores.blobs.put(data), mime_type=mime, file_name=name or None)
 
     async def post(self, message: MessageToSend) -> tuple[LedgerRow, bool]:
-        """Writes the message down. Returns False if that was done before."""
+        """Write the message down. Returns False if that was done before."""
         accept = Accept(
             run_id=message.run_id,
             dedupe_key=f"send|{message.run_id}",
@@ -154,7 +154,7 @@ class MessageSender:
         )
 
     async def delivery_outcome(self, row: LedgerRow) -> SendOutcome:
-        """Waits for the delivery and reports it."""
+        """Wait for the delivery and reports it."""
         parts = await self._delivery.wait(row.id, WAIT_S)
         message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
         answer = {"runId": row.run_id, "channel": row.route.channel, "messageId": message_id}
@@ -171,7 +171,7 @@ class MessageSender:
         return SendOutcome(answer)
 
     async def open_session(self, session: SessionRef) -> None:
-        """Makes the session's entry if there is none."""
+        """Make the session's entry if there is none."""
         now = self._runtime.clock.now_ms()
 
         def change(entry: SessionEntry | None) -> SessionEntry:
@@ -180,7 +180,7 @@ class MessageSender:
         await self._runtime.stores.sessions.update(session.agent_id, session.key, change)
 
     async def write_to_transcript(self, message: MessageToSend) -> None:
-        """Writes the text to the transcript, so that the agent knows what went out in its name. It is written once.
+        """Write the text to the transcript, so that the agent knows what went out in its name. It is written once.
 
         It waits until no run of the session is under way. A session that is gone gets nothing.
         """
@@ -203,8 +203,8 @@ class ChannelMessenger:
     async def carry_out(self, order: Order, attachment: Attachment | None, context: ToolContext) -> dict[str, Any]:
         job_id = step_id(f"{context.run_id}/{context.call_id}", KIND)
         run_id = step_id(job_id, "post")
-        if (known := await self._runtime.stores.ledger.by_run(run_id)) is not None:
-            return await self._told(known, context)
+        if (earlier := await self._runtime.stores.ledger.by_run(run_id)) is not None:
+            return await self._told(earlier, context)
         try:
             message = await self._message(order, attachment, context, run_id)
         except SendRefused as refused:
@@ -240,13 +240,13 @@ class ChannelMessenger:
 
     async def _told(self, row: LedgerRow, context: ToolContext) -> dict[str, Any]:
         outcome = await self._messenger.delivery_outcome(row)
-        told = {**outcome.answer, **_shown(row.route), "sessionKey": shown_key(row.session_key)}
+        answer = {**outcome.answer, **_shown(row.route), "sessionKey": shown_key(row.session_key)}
         if await self._is_here(row, context):
-            told["here"] = True
+            answer["here"] = True
         if outcome.error:
-            return {**told, "status": "error", "delivered": False, "error": outcome.error}
+            return {**answer, "status": "error", "delivered": False, "error": outcome.error}
         queued = bool(outcome.answer.get("queued"))
-        return {**told, "status": "accepted" if queued else "ok", "delivered": not queued}
+        return {**answer, "status": "accepted" if queued else "ok", "delivered": not queued}
 
     async def _is_here(self, row: LedgerRow, context: ToolContext) -> bool:
         """Whether the message went to the conversation that the run itself answers."""

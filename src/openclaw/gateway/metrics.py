@@ -15,7 +15,7 @@ TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 30
 
 
 class Metrics:
-    """What has been counted since the start."""
+    """Counters since the start of the process."""
 
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()

@@ -35,7 +35,7 @@ from openclaw.tools.exec.approvals import ApprovalRules, BadRules
 async def answer_offline(
     state_dir: str, config_path: str, clock: Clock, environ: Mapping[str, str], method: str, params: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the reply as the Gateway would send it, and what is wrong with the configuration.
+    """Return the reply as the Gateway would send it, and what is wrong with the configuration.
 
     The caller holds the lock of the folder, and calls only methods that read. A configuration that is not valid
     counts as an empty one. Raises ``Unreadable`` for a folder that this version cannot open.

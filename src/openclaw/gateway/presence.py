@@ -39,7 +39,7 @@ class Presence:
         self.upsert(key, {**entry, "reason": "connect"})
 
     def disconnect(self, key: str) -> None:
-        """Removes one connection; the entry says ``disconnect`` once the last one under this key is gone."""
+        """Remove one connection; the entry says ``disconnect`` once the last one under this key is gone."""
         name = key.lower()
         left = self._connected.get(name, 0) - 1
         if left > 0:
@@ -61,7 +61,7 @@ class Presence:
         self._prune()
 
     def announce(self, text: str, facts: PresenceEntry) -> bool:
-        """Takes a ``Node: …`` line as the presence of a machine. Returns False when the text is not one."""
+        """Take a ``Node: …`` line as the presence of a machine. Returns False when the text is not one."""
         parsed = _parsed(text) if len(text) <= LONGEST_ANNOUNCEMENT else None
         if parsed is None:
             return False
@@ -99,7 +99,7 @@ class Presence:
 
 
 def _parsed(text: str) -> PresenceEntry | None:
-    """Reads ``Node: host (ip) · app 1.2 · last input 5s ago · mode local · reason periodic``."""
+    """Read ``Node: host (ip) · app 1.2 · last input 5s ago · mode local · reason periodic``."""
     parts = [" ".join(part.split()) for part in text.split("·", 4)]
     if len(parts) != 5:
         return None

@@ -34,7 +34,7 @@ class Restart:
         return str(self._path)
 
     def schedule(self, reason: str, delay_ms: int = DEFAULT_DELAY_MS) -> dict[str, Any]:
-        """Asks for a restart in this process; a later request replaces an earlier one that is still waiting."""
+        """Ask for a restart in this process; a later request replaces an earlier one that is still waiting."""
         delay_ms = max(0, min(delay_ms, MAX_DELAY_MS))
         if self._pending is not None:
             self._pending.cancel()

@@ -1,7 +1,7 @@
-"""``session.maintenance``: sessions that are old or too many are put away, and transcripts take a bounded room.
+"""``session.maintenance``: sessions that are old or too many are archived, and transcripts take bounded space.
 
-A session that is put away is no longer listed. Its transcript stays as an archive until that is old enough to go, or
-until the room is needed. Nothing happens unless the configuration asks for it.
+An archived session is no longer listed. Its transcript stays as an archive until that is old enough to go, or
+until the space is needed. Nothing happens unless the configuration asks for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEDGER_DAYS = 90
 USUAL_AGE = "30d"
 USUAL_ENTRIES = 500
 PER_PASS = 200
-"""The most sessions of an agent that one pass puts away."""
+"""The most sessions of an agent that one pass archives."""
 _ARCHIVE = re.compile(r"\.jsonl(?:\.zst)?\.(?:deleted|reset)\.(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)")
 """The name of an archive, with the time at which it was made."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -51,19 +51,19 @@ class MaintenanceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What ``session.maintenance`` asks for."""
 
     enforced: bool
-    """False: what would be put away is only told in the log."""
+    """Without it, the sessions that would be archived are only logged."""
     age_ms: int
     entries: int
     archive_ms: int | None
-    """The age at which archives are deleted. None: never."""
+    """The age at which archives are deleted, or None to keep them."""
     disk_bytes: int | None
     """The most that the files of an agent's sessions take."""
     low_bytes: int
-    """What is left when there were too many bytes."""
+    """The size that a cleanup aims at."""
 
 
 def size_bytes(value: str | int) -> int:
-    """The bytes of ``500mb``, ``2 GB`` or a bare number. It raises a ValueError that says what is wrong."""
+    """Parse ``500mb``, ``2 GB`` or a bare number of bytes. Raises ValueError with the problem."""
     match = _SIZE.fullmatch(str(value).strip())
     if match is None or len(match[1]) > 20:
         raise ValueError(f"{value!r} is not a size; write something like 500mb or 2gb")
@@ -71,18 +71,18 @@ def size_bytes(value: str | int) -> int:
 
 
 def limits_of(settings: SessionMaintenance) -> MaintenanceLimits | None:
-    """The limits of the configuration. None: it sets none, so that all sessions are kept."""
+    """Return the limits of the configuration, or None if it sets none and all sessions are kept."""
     if settings == type(settings)():
         return None
     age_ms = duration_ms(settings.prune_after or settings.prune_days or USUAL_AGE, "d")
     if not age_ms:
         raise ValueError("a pruneAfter of 0 would put every session away; leave it out to keep the usual 30d")
     archive_ms: int | None = age_ms
-    wanted = settings.reset_archive_retention
-    if isinstance(wanted, bool):
-        archive_ms = age_ms if wanted else None
-    elif wanted is not None:
-        archive_ms = duration_ms(wanted, "d")
+    retention = settings.reset_archive_retention
+    if isinstance(retention, bool):
+        archive_ms = age_ms if retention else None
+    elif retention is not None:
+        archive_ms = duration_ms(retention, "d")
     disk = size_bytes(settings.max_disk_bytes) if settings.max_disk_bytes is not None else None
     if disk == 0:
         raise ValueError("a maxDiskBytes of 0 would delete every transcript; leave it out for no limit")
@@ -104,7 +104,7 @@ class Maintenance:
         self._runtime = runtime
         self._runs = runs
         self._directory = directory
-        self._told: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
         """How many sessions the log last said would be put away, by agent."""
 
     async def compress(self, after_days: int | None = None, most: int = 200) -> Compressed:
@@ -123,8 +123,8 @@ class Maintenance:
         while await self._runtime.stores.ledger.prune(before):
             pass  # Each call removes a few messages, so that others need not wait for the ledger.
 
-    async def look(self) -> None:
-        """Makes one pass. A message that comes meanwhile keeps its session."""
+    async def run_once(self) -> None:
+        """Make one pass. A message that comes meanwhile keeps its session."""
         config = self._runtime.config.current.session.maintenance
         try:
             limits = limits_of(config)
@@ -136,21 +136,21 @@ class Maintenance:
         for agent_id, folders in self._directory.transcript_folders().items():
             due = await self._due(agent_id, limits)
             if not limits.enforced:
-                self._tell(agent_id, len(due))
+                self._log_due(agent_id, len(due))
                 continue
             for row in due:
-                await self._put_away(row)
+                await self._archive(row)
             await self._bound_files(agent_id, folders, limits)
 
-    def _tell(self, agent_id: str, count: int) -> None:
-        if count and self._told.get(agent_id) != count:
+    def _log_due(self, agent_id: str, count: int) -> None:
+        if count and self._logged.get(agent_id) != count:
             log.warning(
                 "session.maintenance would put %d sessions of %s away; set its mode to enforce", count, agent_id
             )
-        self._told[agent_id] = count
+        self._logged[agent_id] = count
 
     async def _due(self, agent_id: str, limits: MaintenanceLimits) -> list[SessionRow]:
-        """The sessions to put away, the oldest first."""
+        """Return the sessions to archive, the oldest first."""
         before = self._runtime.clock.now_ms() - limits.age_ms
         too_many = await self._runtime.stores.sessions.count(agent_id) - limits.entries
         due: list[SessionRow] = []
@@ -166,13 +166,13 @@ class Maintenance:
         return (await self._runtime.stores.sessions.select(query)).rows
 
     def _is_kept(self, row: SessionRow) -> bool:
-        """Main sessions are never put away, nor those in which something happens."""
+        """Return whether the session is a main session or in use. Such sessions are never archived."""
         config = self._runtime.config.current
         main = row.key in ("global", main_session_key(config, row.agent_id))
         return main or self._runs.in_use(row.key)
 
-    async def _put_away(self, row: SessionRow) -> list[str]:
-        """Takes a session out of the store unless it was used meanwhile. Returns the paths of its archives."""
+    async def _archive(self, row: SessionRow) -> list[str]:
+        """Archive a session unless it was used meanwhile. Returns the paths of its archives."""
         session, seen = SessionRef(row.agent_id, row.key), updated_at(row.entry)
         sessions, transcripts = self._runtime.stores.sessions, self._runtime.stores.transcripts
 
@@ -195,22 +195,24 @@ class Maintenance:
     async def _bound_files(self, agent_id: str, folders: Sequence[Path], limits: MaintenanceLimits) -> None:
         now_s = self._runtime.clock.now_ms() / 1000
         files = await asyncio.to_thread(_files, folders)
-        archives = sorted((one for one in files if one.archived_s is not None), key=lambda one: one.archived_s or 0)
-        used = sum(one.size for one in files)
+        archives = sorted(
+            (file for file in files if file.archived_s is not None), key=lambda file: file.archived_s or 0
+        )
+        used = sum(file.size for file in files)
         over = limits.disk_bytes is not None and used > limits.disk_bytes
-        for one in archives:
-            old = limits.archive_ms is not None and (one.archived_s or 0) < now_s - limits.archive_ms / 1000
+        for file in archives:
+            old = limits.archive_ms is not None and (file.archived_s or 0) < now_s - limits.archive_ms / 1000
             if old or (over and used > limits.low_bytes):
-                await asyncio.to_thread(_delete, one.path)
-                used -= one.size
+                await asyncio.to_thread(_delete, file.path)
+                used -= file.size
         if not over or used <= limits.low_bytes:
             return
         for row in await self._oldest(agent_id):
             if used <= limits.low_bytes:
                 return
             if not self._is_kept(row):
-                archived = [Path(path) for path in await self._put_away(row)]
-                used -= sum(one.size for one in await asyncio.to_thread(_files, archived))
+                archived = [Path(path) for path in await self._archive(row)]
+                used -= sum(file.size for file in await asyncio.to_thread(_files, archived))
                 for path in archived:
                     await asyncio.to_thread(_delete, path)
 
@@ -219,21 +221,21 @@ class SessionFile(msgspec.Struct, frozen=True):
     path: Path
     size: int
     archived_s: float | None
-    """When it became an archive. None: it is none."""
+    """When it became an archive, or None if it is not one."""
 
 
-def _files(places: Iterable[Path]) -> list[SessionFile]:
+def _files(roots: Iterable[Path]) -> list[SessionFile]:
     """The files at these places, and those in the folders among them. Blocking."""
-    found: list[SessionFile] = []
-    paths = [path for place in places for path in (place.iterdir() if place.is_dir() else [place])]
+    files: list[SessionFile] = []
+    paths = [path for root in roots for path in (root.iterdir() if root.is_dir() else [root])]
     for path in paths:
         try:
             status = path.lstat()
         except OSError:
             continue
         if path.is_file() and not path.is_symlink():
-            found.append(SessionFile(path, status.st_size, _archived_s(path.name)))
-    return found
+            files.append(SessionFile(path, status.st_size, _archived_s(path.name)))
+    return files
 
 
 def _archived_s(name: str) -> float | None:

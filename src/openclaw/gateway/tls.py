@@ -45,7 +45,7 @@ class ServerTls:
     """The certificate that the Gateway shows, and the context that new connections use."""
 
     def __init__(self, settings: GatewayTls, state_dir: str, clock: Clock, names: Sequence[str]) -> None:
-        """Loads or makes the certificate. Raises ``TlsProblem``. ``names`` are the addresses that it is made for."""
+        """Load or make the certificate. Raises ``TlsProblem``. ``names`` are the addresses that it is made for."""
         self._settings = settings
         self._clock = clock
         self._names = names
@@ -86,7 +86,7 @@ class ServerTls:
         return context
 
     def _load(self) -> None:
-        """Takes the files as they are into the context. Connections that are open keep what they have."""
+        """Take the files as they are into the context. Connections that are open keep what they have."""
         self._check_files()
         self._seen = self._marks()
         try:
@@ -100,14 +100,14 @@ class ServerTls:
         self.fingerprint = hashlib.sha256(der).hexdigest()
 
     def listen(self, address: str, port: int, behind: Callable[[], asyncio.Protocol]) -> TlsListener:
-        """Listens on one address. ``behind`` makes the protocol of a connection whose handshake is done."""
+        """Listen on one address. ``behind`` makes the protocol of a connection whose handshake is done."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
         listening.setblocking(False)
         return TlsListener(listening, behind, self)
 
     async def refresh(self) -> None:
-        """Takes over files that were replaced, and renews a certificate that was made here."""
+        """Take over files that were replaced, and renew a certificate that was made here."""
         before = self.fingerprint
         try:
             await asyncio.to_thread(self._refresh)
@@ -123,15 +123,15 @@ class ServerTls:
         self._renew_if_due()
 
     def _marks(self) -> tuple[int, ...]:
-        """What changes when a file is replaced. 0 stands for a file that is gone."""
-        found: list[int] = []
+        """Return numbers that change when a file is replaced. A missing file counts as 0."""
+        marks: list[int] = []
         for path in (self._cert, self._key):
             try:
                 status = path.stat()
-                found += [status.st_mtime_ns, status.st_ino, status.st_size]
+                marks += [status.st_mtime_ns, status.st_ino, status.st_size]
             except OSError:
-                found.append(0)
-        return tuple(found)
+                marks.append(0)
+        return tuple(marks)
 
     def _renew_if_due(self) -> None:
         from cryptography import x509
@@ -149,7 +149,7 @@ class ServerTls:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
 
     def _make(self) -> None:
-        """Writes a certificate signed by its own key. A key that is already there is kept, so the pair always fits."""
+        """Write a certificate signed by its own key. A key that is already there is kept, so the pair always fits."""
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.serialization import Encoding
@@ -262,7 +262,7 @@ def _no_password() -> str:
 def _first_certificate(text: str) -> str:
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     if begin not in text or end not in text:
-        raise ValueError("there is no certificate in PEM form in it")
+        raise ValueError("it contains no certificate in PEM form")
     return begin + text.partition(begin)[2].partition(end)[0] + end + "\n"
 
 
@@ -278,8 +278,8 @@ def _alternative_names(addresses: Sequence[str]) -> list[Any]:
 
     own = socket.gethostname()
     hosts = dict.fromkeys(["localhost", own, f"{own.partition('.')[0]}.local"])
-    found = dict.fromkeys(plain_ip(address) for address in ("127.0.0.1", "::1", *addresses))
+    unique = dict.fromkeys(plain_ip(address) for address in ("127.0.0.1", "::1", *addresses))
     ips = [
-        x509.IPAddress(ipaddress.ip_address(ip)) for ip in found if ip and not ipaddress.ip_address(ip).is_unspecified
+        x509.IPAddress(ipaddress.ip_address(ip)) for ip in unique if ip and not ipaddress.ip_address(ip).is_unspecified
     ]
     return [*(x509.DNSName(host) for host in hosts if host.isascii()), *ips]

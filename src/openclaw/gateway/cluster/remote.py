@@ -4,7 +4,7 @@
   rights of its caller. Every method that is registered must be in the table.
 * Messages from channels, jobs and other sessions, which are handed on to the owner of their session.
 * Accounts that another node has: the typing sign, drafts and reactions of runs here, and the state of the account.
-* Events: what happens on one node is told to the clients of all, as if it had happened there.
+* Events: each node publishes the events of the others to its own clients.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ _decode_call = msgspec.msgpack.Decoder(RemoteCall).decode
 _decode_answer = msgspec.msgpack.Decoder(RemoteAnswer).decode
 
 
-async def hand_on(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
-    """Lets another node answer the call. Raises ``LinkLost`` when that node went away before it had."""
+async def forward_call(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
+    """Let another node answer the call. Raises ``LinkLost`` when that node went away before it had."""
     client = call.client
     request = RemoteCall(
         node=links.node,
@@ -147,7 +147,7 @@ async def hand_on(links: Links, node: str, call: MethodCall, raw: msgspec.Raw | 
 
 
 async def answer_remote(gateway: Gateway, links: Links, data: bytes, parts: PartSender) -> bytes:
-    """Answers a call that another node handed on."""
+    """Answer a call that another node handed on."""
     call = _decode_call(data)
     client = RemoteClient(call, links, parts)
     gateway.broadcaster.add_remote(client)
@@ -184,7 +184,7 @@ class RemoteSink:
         """The node of the client looks after its buffer."""
 
     async def until_read(self) -> None:
-        """Asks the node of the client, after everything that was sent to it."""
+        """Ask the node of the client, after everything that was sent to it."""
         try:
             async with asyncio.timeout(READ_S):
                 await self._links.ask(self._call.node, "read", self._call.conn_id.encode())
@@ -228,7 +228,7 @@ class RemoteClient(Client):
 
 Place: TypeAlias = Literal["here", "session", "owner", "scheduler", "holder", "all"]
 """
-- ``here``: the node that was asked. What it needs is in the database, or belongs to this machine.
+- ``here``: the node that was asked, with data of the database or of this machine.
 - ``session``: the owner of the session that the parameters name. If it has none, the node that was asked becomes it.
 - ``owner``: the same, except that a session without an owner gets none by it. It shows what an owner has in memory.
 - ``scheduler``: the owner of the scheduled jobs and heartbeats.
@@ -272,7 +272,7 @@ def place_of(method: str) -> Place:
 
 
 async def session_of(call: MethodCall) -> SessionRef | None:
-    """Returns the session that a call is about, as its method finds it. None when it names none or a wrong one."""
+    """Return the session that a call is about, as its method finds it. None when it names none or a wrong one."""
     gateway, params = call.gateway, call.params
     try:
         if call.method == "agent":
@@ -288,7 +288,7 @@ async def session_of(call: MethodCall) -> SessionRef | None:
 
 
 async def _session_named(gateway: Gateway, name: str, agent_id: str | None) -> SessionRef:
-    """Looks up ids only, because messages overtake one that is looked up. The pipeline forwards those to a label."""
+    """Look up ids only, because messages overtake one that is looked up. The pipeline forwards those to a label."""
     row = await gateway.runtime.stores.sessions.find_session_id(name.lower()) if is_session_id(name) else None
     return gateway.directory.target(name, agent_id) if row is None else SessionRef(row.agent_id, row.key)
 
@@ -533,7 +533,7 @@ class RemoteChannels:
         return NOT_CONNECTED if answer is None else msgspec.msgpack.decode(answer, type=WebhookAnswer)
 
     async def _ask(self, name: str, kind: str, request: Any) -> bytes | None:
-        """Asks the node that has the account. None: nobody has it, or the node cannot be reached."""
+        """Ask the node that has the account. None: nobody has it, or the node cannot be reached."""
         claims, now = self._claims, time.monotonic()
         node, until = self._known.get(name, ("", 0.0))
         if now > until:
@@ -605,7 +605,7 @@ class ClusterRelay:
     """Sends the events of this node to the others, and tracks the runs of theirs.
 
     A growing text is sent in increments. A node that missed one, or that was connected later, gets the whole text with
-    the next. Ends and other events are not left out; a node that reads too slowly for them is connected anew.
+    the next. Ends and other events are always sent; a node that reads too slowly for them is reconnected.
     """
 
     def __init__(self, links: Links) -> None:
@@ -622,17 +622,17 @@ class ClusterRelay:
 
     def event(self, event: str, payload: Any, *, may_be_lost: bool) -> None:
         if not self._publishing and event in RELAYED and self._links.any:
-            self._links.tell_all(f"event {event}", encode(payload), may_be_lost=may_be_lost)
+            self._links.broadcast(f"event {event}", encode(payload), may_be_lost=may_be_lost)
 
     def growing(self, event: str, full: Payload, delta: Any) -> None:
         if self._publishing or not self._links.any:
             return
         key, opened = (event, str(field_of(delta, "runId"))), self._links.opened
         if self._sent.get(key) == opened:
-            sent = self._links.tell_all(f"delta {event}", encode(delta), may_be_lost=True)
+            sent = self._links.broadcast(f"delta {event}", encode(delta), may_be_lost=True)
         else:
             payload = full() if callable(full) else full
-            sent = self._links.tell_all(f"whole {event}", encode([delta, payload]), may_be_lost=True)
+            sent = self._links.broadcast(f"whole {event}", encode([delta, payload]), may_be_lost=True)
         if sent:
             _remember(self._sent, key, opened)
         else:
@@ -640,12 +640,12 @@ class ClusterRelay:
 
     def to(self, conn_ids: Sequence[str], event: str, payload: Any) -> None:
         if not self._publishing and self._links.any:
-            self._links.tell_all(f"to {event}", encode([list(conn_ids), payload]), may_be_lost=True)
+            self._links.broadcast(f"to {event}", encode([list(conn_ids), payload]), may_be_lost=True)
 
     def ended(self, run_id: str) -> None:
-        """Tells those who wait on other nodes that the ledger has the end of a run."""
+        """Tell those who wait on other nodes that the ledger has the end of a run."""
         if not self._publishing and self._links.any:
-            self._links.tell_all(ENDED, run_id.encode())
+            self._links.broadcast(ENDED, run_id.encode())
 
     @contextmanager
     def only_here(self) -> Generator[None]:
@@ -704,12 +704,12 @@ class RelayedEvents:
                     pass
 
     def wake(self, run_id: str) -> None:
-        """Wakes those who wait here for a run of another node."""
+        """Wake those who wait here for a run of another node."""
         with self._relay.only_here():
             self._runs.index.wake_waiters(run_id)
 
     def publish_end(self, row: LedgerRow) -> None:
-        """Tells the clients of this node the end of a run whose own node died before it could."""
+        """Tell the clients of this node the end of a run whose own node died before it could."""
         text, key = str((row.result or {}).get("text") or ""), shown_key(row.session_key)
         state = {"answered": "final", "silent": "final", "superseded": "aborted"}.get(row.state, "error")
         payload: dict[str, Any] = {"runId": row.run_id, "sessionKey": key, "seq": 0, "state": state}

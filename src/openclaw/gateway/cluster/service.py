@@ -29,7 +29,7 @@ from openclaw.gateway.cluster.remote import (
     RemoteChannels,
     RemoteMessages,
     answer_remote,
-    hand_on,
+    forward_call,
     place_of,
     session_of,
 )
@@ -148,7 +148,7 @@ class ClusterService:
     async def drain(self, gateway: Gateway) -> None:
         """Release everything that this node owns before it leaves.
 
-        Waits for runs that end soon; other nodes resume the rest. Does nothing if there is no other node.
+        Waits for runs that end soon; other nodes resume the rest. Does nothing without another node.
         """
         try:
             await self._drain(gateway)
@@ -218,7 +218,7 @@ class ClusterService:
             if call.hops >= MOST_HOPS:
                 raise MethodError("the session changes its node; try again", code="UNAVAILABLE", retryable=True)
             try:
-                return await hand_on(self.links, node, call, raw)
+                return await forward_call(self.links, node, call, raw)
             except LinkLost as lost:
                 if call.method in NOT_REPEATED and lost.may_be_done:
                     raise MethodError(f"{lost}; it may or may not have been done", code="UNAVAILABLE") from None
@@ -246,10 +246,10 @@ class ClusterService:
 
     async def _holder(self, call: MethodCall) -> str | None:
         """Return the node that has the object of the call, or None if it is this one or nobody has it."""
-        wanted = _held_id(call.params)
-        if wanted is None or _holds(call.gateway, *wanted):
+        target = _held_id(call.params)
+        if target is None or _holds(call.gateway, *target):
             return None
-        question = encode(wanted)
+        question = encode(target)
         for node in list(self.membership.peers):
             try:
                 if await self.links.ask(node, "holds", question) == b"1":
@@ -259,13 +259,13 @@ class ClusterService:
         return None
 
     async def _answer_of_all(self, call: MethodCall, raw: msgspec.Raw | bytes) -> Answer:
-        """Joins the lists in the answers of every node."""
+        """Join the lists in the answers of every node."""
         joined: dict[str, Any] = msgspec.to_builtins(
             await call.gateway.methods.find(call.client, call.method).answer(call)
         )
         for node in list(self.membership.peers):
             try:
-                answer = await hand_on(self.links, node, _quiet(call), raw)
+                answer = await forward_call(self.links, node, _quiet(call), raw)
             except LinkLost:
                 continue
             payload = decode_any(answer.frame).get("payload") if answer.ok else {}
@@ -341,7 +341,7 @@ class NodeServer:
         service.subscribe(self._receive)
         self._membership.load = self._load
         self._membership.on_fenced = self._fenced
-        self._membership.hearers += [
+        self._membership.subscribers += [
             self._links.follow,
             self._claims.try_wanted,
             self._claims.regain,
@@ -367,7 +367,7 @@ class NodeServer:
 
     def _announce_row(self, agent_id: str, key: str) -> None:
         """Let the owner of a session read its row again."""
-        self._links.tell_all(ROW, encode([agent_id, key]))
+        self._links.broadcast(ROW, encode([agent_id, key]))
 
     async def _answer_holds(self, data: bytes, _parts: PartSender) -> bytes:
         return b"1" if _holds(self._gateway, *decode_any(data)) else b"0"
@@ -651,7 +651,7 @@ class SharedState:
                 await gateway.hook_runs.follow_new()
 
     def _end_unpaired(self) -> None:
-        """Closes the connections of devices that another node has removed, or whose token it has revoked."""
+        """Close the connections of devices that another node has removed, or whose token it has revoked."""
         gateway = self._gateway
         clients = list(gateway.broadcaster.clients.values())
         for device_id, role in {(client.device_id, client.role) for client in clients if client.by_device_token}:

@@ -121,7 +121,7 @@ class Cluster(Protocol):
         ...
 
     async def open_link(self, request: web.BaseRequest, sockets: Sockets) -> web.StreamResponse | None:
-        """Serve the connection of another node. Returns None if the request is no such connection."""
+        """Serve the connection of another node. Returns None for any other request."""
         ...
 
     async def redeem_ticket(self, ticket: str) -> str:
@@ -160,7 +160,7 @@ class SingleNode:
         pass
 
     async def maintain(self, maintenance: Maintenance) -> None:
-        await maintenance.look()
+        await maintenance.run_once()
 
     async def drain(self, gateway: Gateway) -> None:
         pass
