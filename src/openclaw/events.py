@@ -113,7 +113,7 @@ class ToolEnded(msgspec.Struct, frozen=True):
     message: ToolResultMessage
     arguments: dict[str, Any]
     failed: bool
-    """The tool reported a failure in its details, or the call was not run to its end (``message.is_error``)."""
+    """The tool failed, or the call was not run to its end. As ``message.is_error``, except in old transcripts."""
 
 
 class RetryScheduled(msgspec.Struct, frozen=True):

@@ -145,7 +145,7 @@ class ToolResultMessage(_Record, tag_field="role", tag="toolResult", omit_defaul
     content: list[UserBlock]
     details: Any = msgspec.UNSET
     is_error: bool = False
-    """The call was not run to its end: wrong arguments, stopped, skipped. A tool that failed says so in ``details``."""
+    """The tool failed, or the call was not run to its end: wrong arguments, stopped, skipped."""
     timestamp: int = 0
 
     @property

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.loop import SKIPPED_FOR_USER, LoopOptions, Steered, run_loop
+from openclaw.agent.repeated_calls import RepeatedCalls
+from openclaw.config.schema.tools import LoopDetection, RepetitionLimits
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -117,21 +120,21 @@ async def test_calls_run_one_after_the_other_in_order() -> None:
 async def test_an_unknown_tool_and_bad_arguments_are_results_not_exceptions() -> None:
     script = Script(says("", call("c1", "nope"), call("c2"), call("c3", text=1)), says("ok"))
     unknown, missing, coerced = results(await run(script))
-    assert (unknown.text, unknown.is_error) == ("Tool nope not found", True)
+    assert (unknown.text, unknown.is_error) == ("Tool nope not found. Available tools: echo.", True)
     assert missing.is_error
-    assert "text" in missing.text
+    assert missing.text.endswith('Valid arguments, for example: {"text": "<text>"}')
     assert (coerced.text, coerced.is_error) == ("1", False)
 
 
-async def test_a_failing_tool_is_told_to_the_model_in_the_known_shape() -> None:
+async def test_the_model_reads_a_failure_as_a_sentence_and_clients_get_the_known_details() -> None:
     async def fail(context: ToolContext) -> None:
         raise ToolError("no such file")
 
     events = await run(Script(says("", call("c1", text="x")), says("ok")), tools={"echo": Echo(fail)})
     result = results(events)[0]
     assert result.details == {"status": "error", "tool": "echo", "error": "no such file"}
-    assert result.is_error is False
-    assert '"error": "no such file"' in result.text
+    assert result.is_error is True
+    assert result.text == "no such file"
     assert next(event for event in events if isinstance(event, ToolEnded)).failed
 
 
@@ -392,3 +395,122 @@ async def test_a_call_that_was_cut_beside_whole_ones_is_reported_after_their_res
     assert [result.text for result in results(events)] == ["a"]
     assert note in str(script.seen[-1][-1])
     assert speeches(events)[-1] == Spoken("done")
+
+
+class Look(Echo):
+    """A tool that changes nothing. Each call waits until ``together`` calls have begun."""
+
+    read_only = True
+
+    def __init__(self, together: int) -> None:
+        self.begun: list[str] = []
+        self._all_begun = asyncio.Event()
+        self._together = together
+        super().__init__(self._wait)
+
+    async def _wait(self, context: ToolContext) -> None:
+        self.begun.append(context.call_id)
+        if len(self.begun) >= self._together:
+            self._all_begun.set()
+        await self._all_begun.wait()
+
+
+async def test_calls_that_change_nothing_run_together_and_their_results_keep_the_order() -> None:
+    look = Look(3)
+    calls = [call(f"c{n}", "look", text=str(n)) for n in range(3)]
+    async with asyncio.timeout(30):
+        events = await run(Script(says("", *calls), says("ok")), tools={"look": look})
+    assert [result.text for result in results(events)] == ["0", "1", "2"]
+    assert sorted(look.begun) == ["c0", "c1", "c2"]
+
+
+async def test_a_call_that_changes_something_waits_for_those_before_it() -> None:
+    order: list[str] = []
+
+    async def note(context: ToolContext) -> None:
+        order.append(context.call_id)
+
+    look = Look(2)
+    calls = [call("a", "look", text="1"), call("b", "look", text="2"), call("c", text="3"), call("d", "look", text="4")]
+    events = await run(Script(says("", *calls), says("ok")), tools={"look": look, "echo": Echo(note)})
+    assert order == ["c"]
+    assert look.begun[2:] == ["d"]
+    assert [result.text for result in results(events)] == ["1", "2", "3", "4"]
+
+
+async def test_stopping_calls_that_run_together_keeps_the_results_that_are_there() -> None:
+    signal = AbortSignal()
+
+    async def wait(context: ToolContext) -> None:
+        if context.call_id == "c2":
+            asyncio.get_running_loop().call_soon(signal.abort, "stop")
+            await asyncio.Event().wait()
+
+    look = Echo(wait)
+    look.read_only = True  # type: ignore[attr-defined]
+    script = Script(says("", call("c1", text="1"), call("c2", text="2")))
+    events = await run(script, abort=signal, tools={"echo": look})
+    assert [(result.text, result.is_error) for result in results(events)] == [
+        ("1", False),
+        ("Stopped while running (stop).", True),
+    ]
+    assert the_end(events).outcome == "aborted"
+
+
+def again(count: int, **arguments: str) -> list[AssistantMessage]:
+    return [says("", call(f"c{n}", **{"text": "x", **arguments})) for n in range(count)]
+
+
+async def test_the_third_identical_call_with_the_same_result_adds_one_sentence() -> None:
+    events = await run(Script(*again(4), says("ok")))
+    texts = [result.text for result in results(events)]
+    assert texts[:2] == ["x", "x"]
+    assert [text.partition("\n")[2][:46] for text in texts[2:]] == [
+        "[This call has given the same result 3 times. ",
+        "[This call has given the same result 4 times. ",
+    ]
+    assert the_end(events).outcome == "ok"
+
+
+async def test_the_sixth_identical_call_ends_the_run_with_a_notice() -> None:
+    script = Script(*again(9))
+    end = the_end(await run(script))
+    assert end.outcome == "error"
+    assert end.error is not None
+    assert end.error.startswith("Stopped: the agent called echo 6 times with the same arguments")
+    assert len(script.seen) == 6
+    last = end.messages[-1]
+    assert isinstance(last, AssistantMessage)
+    assert (last.stop_reason, last.error_message) == ("error", end.error)
+
+
+async def test_different_results_are_never_a_loop() -> None:
+    class Counter(Echo):
+        async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+            self.calls.append(arguments["text"])
+            return text_result(str(len(self.calls)))
+
+    events = await run(Script(*again(12), says("ok")), tools={"echo": Counter()})
+    assert [result.text for result in results(events)] == [str(n) for n in range(1, 13)]
+    assert the_end(events).outcome == "ok"
+
+
+async def test_a_repeated_check_between_new_steps_does_not_end_the_run() -> None:
+    steps = [says("", call(f"t{n}", text="still red"), call(f"e{n}", text=f"edit {n}")) for n in range(10)]
+    events = await run(Script(*steps, says("ok")))
+    assert the_end(events).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("settings", "outcome"),
+    [
+        (LoopDetection(enabled=False), "ok"),
+        (LoopDetection(critical_threshold=20), "ok"),
+        (LoopDetection(critical_threshold=2), "error"),
+        (LoopDetection(by_tool={"echo": RepetitionLimits(critical_threshold=20)}), "ok"),
+        (LoopDetection(critical_threshold=20, by_tool={"echo": RepetitionLimits(critical_threshold=3)}), "error"),
+    ],
+)
+async def test_the_limits_of_repetition_are_settings(settings: LoopDetection, outcome: str) -> None:
+    events = await run(Script(*again(8), says("ok")), repeats=RepeatedCalls(settings))
+    assert the_end(events).outcome == outcome

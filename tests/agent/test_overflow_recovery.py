@@ -233,7 +233,7 @@ def config() -> dict[str, Any]:
 
     return {
         "models": {"providers": {name: provider(name) for name in VENDORS}},
-        "tools": {"allow": ["read"]},
+        "tools": {"allow": ["read"], "loopDetection": {"enabled": False}},
         "compaction": {"keepRecentTokens": 2000, "reserveTokens": 5000},
         "agents": {
             "defaults": {

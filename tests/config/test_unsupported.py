@@ -98,8 +98,8 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
             "agents.defaults.cliBackends.a.systemPromptMode",
         ),
         (
-            "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { enabled: true } } }] } }",
-            "agents.list[1].tools.loopDetection",
+            "{ agents: { list: [{ id: 'a' }, { id: 'b', tools: { loopDetection: { historySize: 30 } } }] } }",
+            "agents.list[1].tools.loopDetection.historySize",
         ),
         (
             "{ channels: { signal: { accounts: { a: { reactionLevel: 'ack' } } } } }",

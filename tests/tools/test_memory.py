@@ -14,7 +14,7 @@ from openclaw.memory.index import AgentMemories
 from openclaw.messages import TextBlock
 from openclaw.path_opener import PathRefused
 from openclaw.rights import Caller
-from openclaw.tools.base import Tool, ToolContext, ToolError
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
 
 
@@ -33,14 +33,20 @@ def tools_of(workspace: Path, settings: MemorySearch, citations: str = "auto", s
     return memory_tools(notes, workspace, settings, citations, said)
 
 
-async def call(
+async def result_of(
     workspace: Path, tool: str, key: str = "agent:main:main", citations: str = "auto", **arguments: Any
-) -> Any:
+) -> ToolResult:
     tools = {tool.spec.name: tool for tool in tools_of(workspace, MemorySearch(), citations)}
     context = ToolContext(
         agent_id="main", session_key=key, workspace=workspace, caller=Caller("group" if ":group:" in key else "owner")
     )
-    (block,) = (await tools[tool].run(arguments, context)).content
+    return await tools[tool].run(arguments, context)
+
+
+async def call(
+    workspace: Path, tool: str, key: str = "agent:main:main", citations: str = "auto", **arguments: Any
+) -> Any:
+    (block,) = (await result_of(workspace, tool, key, citations, **arguments)).content
     assert isinstance(block, TextBlock)
     return msgspec.json.decode(block.text)
 
@@ -69,8 +75,10 @@ async def test_the_lines_that_a_search_names_are_those_that_memory_get_reads(wor
 @pytest.mark.parametrize("path", ["MEMORY.md", "memory/2026-01-31.md"])
 async def test_a_group_neither_finds_nor_reads_the_owners_notes(workspace: Path, path: str) -> None:
     key = "agent:main:signal:group:1"
-    answer = await call(workspace, "memory_search", key, query="birthday")
-    assert answer["results"] == [] and "belongs to the owner" in answer["error"]
+    told = await result_of(workspace, "memory_search", key, query="birthday")
+    assert told.details["results"] == [] and told.details["disabled"] and told.failed
+    (block,) = told.content
+    assert isinstance(block, TextBlock) and "belongs to the owner" in block.text and "{" not in block.text
     with pytest.raises(ToolError, match="belongs to the owner"):
         await call(workspace, "memory_get", key, path=path)
 

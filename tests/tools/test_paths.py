@@ -46,7 +46,7 @@ RULES = {
     "sessions_list": {"kinds": NO_PATH},
     "sessions_send": dict.fromkeys(("sessionKey", "label", "agentId", "message"), NO_PATH),
     "sessions_spawn": dict.fromkeys(("task", "label", "agentId", "model", "thinking", "cleanup"), NO_PATH),
-    "cron": dict.fromkeys(("action", "id", "jobId", "text", "mode", "gatewayUrl", "gatewayToken"), NO_PATH),
+    "cron": dict.fromkeys(("action", "id", "jobId", "text", "mode"), NO_PATH),
     "message": {
         **dict.fromkeys(("action", "channel", "target", "to", "accountId", "message", "buffer"), NO_PATH),
         **dict.fromkeys(("filename", "contentType", "replyTo", "messageId", "emoji", "targetAuthor"), NO_PATH),
@@ -66,8 +66,6 @@ RULES = {
         "env": NO_PATH,
         "host": NO_PATH,
         "node": NO_PATH,
-        "security": NO_PATH,
-        "ask": NO_PATH,
     },
     "nodes": {
         **dict.fromkeys(("action", "node", "title", "body", "env", "facing", "deviceId", "desiredAccuracy"), NO_PATH),

@@ -11,6 +11,7 @@ stops the loop where it waits.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -20,7 +21,9 @@ import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.continuation import AnswerPart, GrowingAnswer, cut_call_notice
+from openclaw.agent.repeated_calls import RepeatedCalls
 from openclaw.clock import Clock
+from openclaw.config.schema.tools import LoopDetection
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -53,11 +56,14 @@ from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEve
 from openclaw.models.calls import HandOver, NextStep, TryAgain
 from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechRules
 from openclaw.path_opener import PathRefused
-from openclaw.tools.arguments import InvalidArguments, validate_arguments
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
+from openclaw.tools.arguments import InvalidArguments, unknown_tool, validate_arguments, with_example
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, is_read_only
 
 log = logging.getLogger("openclaw.agent.tools")
 
+EMPTY: Mapping[str, Any] = {}
+MOST_TOGETHER = 8
+"""Calls that run at the same time."""
 SKIPPED_FOR_USER = "Skipped due to queued user message."
 REFUSED = (
     "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write "
@@ -165,6 +171,8 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     """Tools that the caller of the Gateway runs itself. A call to one ends the run; its result comes later."""
     speech: SpeechRules = SpeechRules()
     """Separates the text for people from the rest of the model's output."""
+    repeats: RepeatedCalls = msgspec.field(default_factory=lambda: RepeatedCalls(LoopDetection()))
+    """Counts the calls that repeat themselves. All passes of a run share it."""
     max_continuations: int = 0
     """How often the model is asked for the rest of one answer that the output limit cut."""
 
@@ -212,6 +220,9 @@ class _Loop:
                 await self._run_tools(calls)
                 if options.abort.aborted:
                     return self._over("aborted", options.abort.reason)
+                if (stopped := options.repeats.notice) is not None:
+                    await self._add_answer(self._failed([], "error", stopped), Unsaid())
+                    return self._over("error", stopped)
                 if (notice := cut_call_notice(message, options.clock.now_ms())) is not None:
                     self._add(notice)
                     await options.entries.store(ContinuationAsked(notice, 1))
@@ -353,25 +364,69 @@ class _Loop:
         )
 
     async def _run_tools(self, calls: list[ToolCall]) -> None:
-        """Runs the calls in order. A new message or an abort skips the rest. Every call gets a result."""
+        """Runs the calls in order. A new message or an abort skips the rest. Every call gets a result.
+
+        Neighbouring calls that change nothing run together. Their results keep the order of the calls.
+        """
         options = self._options
         interrupted = False
-        for call in calls:
+        for batch in self._batches(calls):
             if options.abort.aborted:
-                ended = refused(call, f"Not run: the run was stopped ({options.abort.reason}).", options.clock)
+                why = f"Not run: the run was stopped ({options.abort.reason})."
+                results = [refused(call, why, options.clock) for call in batch]
             elif interrupted:
-                ended = refused(call, SKIPPED_FOR_USER, options.clock)
+                results = [refused(call, SKIPPED_FOR_USER, options.clock) for call in batch]
             else:
-                await options.entries.store(ToolStarted(call.id, call.name, call.arguments))
-
-                def update(result: ToolResult, call: ToolCall = call) -> None:
-                    options.events.emit(ToolUpdated(call.id, call.name, call.arguments, result))
-
-                context = msgspec.structs.replace(options.tool_context, call_id=call.id, update=update)
-                ended = await call_tool(call, options.tools, context, options.abort, options.clock)
-            self._add(ended.message)
-            await options.entries.store(ended)
+                for call in batch:
+                    await options.entries.store(ToolStarted(call.id, call.name, call.arguments))
+                results = await self._run_batch(batch)
+            for ended in results:
+                message = options.repeats.note(ended.message, ended.arguments)
+                self._add(message)
+                await options.entries.store(msgspec.structs.replace(ended, message=message))
             interrupted = interrupted or options.inbox.waiting()
+
+    def _batches(self, calls: list[ToolCall]) -> list[list[ToolCall]]:
+        """Group the calls into those that run together, in their order."""
+        batches: list[list[ToolCall]] = []
+        together = False
+        for call in calls:
+            tool = self._options.tools.get(call.name)
+            alone = tool is None or not is_read_only(tool, call.arguments)
+            if together and not alone and len(batches[-1]) < MOST_TOGETHER:
+                batches[-1].append(call)
+            else:
+                batches.append([call])
+            together = not alone
+        return batches
+
+    async def _run_batch(self, calls: list[ToolCall]) -> list[ToolEnded]:
+        """Runs the calls at the same time. An abort stops those that have not ended."""
+        tasks: list[asyncio.Task[ToolEnded]] = []
+        try:
+            with self._options.abort.waiting():
+                if len(calls) == 1:
+                    return [await self._call(calls[0])]
+                tasks = [asyncio.create_task(self._call(call)) for call in calls]
+                await asyncio.wait(tasks)
+                return [task.result() for task in tasks]
+        except Aborted as stopped:
+            await _cancelled(tasks)
+            why = f"Stopped while running ({stopped})."
+            ended = {call.id: task.result() for call, task in zip(calls, tasks, strict=False) if not task.cancelled()}
+            return [ended.get(call.id) or refused(call, why, self._options.clock) for call in calls]
+        except asyncio.CancelledError:
+            await _cancelled(tasks)
+            raise
+
+    async def _call(self, call: ToolCall) -> ToolEnded:
+        options = self._options
+
+        def update(result: ToolResult) -> None:
+            options.events.emit(ToolUpdated(call.id, call.name, call.arguments, result))
+
+        context = msgspec.structs.replace(options.tool_context, call_id=call.id, update=update)
+        return await call_tool(call, options.tools, context, options.clock)
 
     async def _ask_for_more(self, cut: AssistantMessage, answer: GrowingAnswer) -> None:
         request = answer.request(cut, self._options.clock.now_ms())
@@ -393,28 +448,31 @@ class _Loop:
         return RunEnded(outcome, error, self._added, self._failure)
 
 
-async def call_tool(
-    call: ToolCall,
-    tools: Mapping[str, Tool],
-    context: ToolContext,
-    abort: AbortSignal,
-    clock: Clock,
-) -> ToolEnded:
-    """Runs one call. It never raises: every failure, and an abort, is a result that the model can read."""
+async def _cancelled(tasks: list[asyncio.Task[ToolEnded]]) -> None:
+    """Cancel the tasks and wait until they have cleaned up."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+async def call_tool(call: ToolCall, tools: Mapping[str, Tool], context: ToolContext, clock: Clock) -> ToolEnded:
+    """Runs one call. Every failure is a result that the model can read. Only a cancellation is raised."""
     tool = tools.get(call.name)
     if tool is None:
         reason = context.why_missing(call.name) if context.why_missing else None
-        return refused(call, reason or f"Tool {call.name} not found", clock)
+        return refused(call, reason or unknown_tool(call.name, tools.keys()), clock)
     try:
         arguments = validate_arguments(tool.spec, call.arguments)
     except InvalidArguments as invalid:
-        return refused(call, str(invalid), clock)
+        return refused(call, with_example(str(invalid), tool, call.arguments), clock)
     try:
-        with abort.waiting():
-            result = await tool.run(arguments, context)
-    except Aborted as stopped:
-        return refused(call, f"Stopped while running ({stopped}).", clock)
-    except (ToolError, PathRefused) as failure:
+        result = await tool.run(arguments, context)
+    except InvalidArguments as invalid:
+        result = error_result(call.name, with_example(str(invalid), tool, call.arguments))
+    except ToolError as failure:
+        result = error_result(call.name, str(failure), failure.details)
+    except PathRefused as failure:
         result = error_result(call.name, str(failure))
     except Exception as failure:
         log.exception("tool %s failed in run %s of %s", call.name, context.run_id, context.session_key)
@@ -424,16 +482,17 @@ async def call_tool(
         tool_name=call.name,
         content=result.content,
         details=result.details,
+        is_error=result.failed,
         timestamp=clock.now_ms(),
     )
     return ToolEnded(message, call.arguments, result.failed)
 
 
-def error_result(tool: str, error: str) -> ToolResult:
-    """The result of a tool that failed. Clients know this shape: the same JSON as text and as details."""
-    details: dict[str, Any] = {"status": "error", "tool": tool, "error": error}
-    text = msgspec.json.format(msgspec.json.encode(details), indent=2).decode()
-    return ToolResult(content=[TextBlock(text=text)], details=details)
+def error_result(tool: str, error: str, more: Mapping[str, Any] = EMPTY) -> ToolResult:
+    """The result of a tool that failed: a sentence for the model, and the details that clients know."""
+    return ToolResult(
+        content=[TextBlock(text=error)], details={"status": "error", "tool": tool, "error": error, **more}
+    )
 
 
 def refused(call: ToolCall, why: str, clock: Clock) -> ToolEnded:

@@ -30,13 +30,14 @@ from openclaw.agent.model_choice import choose_model
 from openclaw.agent.model_notices import ModelNotices
 from openclaw.agent.prepare import Prepared, most_continuations, prepare
 from openclaw.agent.recorder import ActiveRun, Recorder, entry_id, open_transcript
+from openclaw.agent.repeated_calls import RepeatedCalls
 from openclaw.agent.run_result import LengthCut, RunAccount, RunEnd, RunResult
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.tool_context import tool_context
 from openclaw.agent.tool_set import opener_of, policies_of
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit, check_room
-from openclaw.config.agents import heartbeat_config
+from openclaw.config.agents import agent_config, heartbeat_config
 from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import CLI_API, Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, has_price
 from openclaw.models.calls import Candidates, NextStep, failed_model, models_asked
@@ -270,6 +271,10 @@ class Passes:
         self.prepared = prepared
         """For the model that is asked now."""
         self.notices = ModelNotices(prepared, candidates)
+        config = runtime.config.current
+        agent = agent_config(config, run.row.agent_id)
+        own = agent.tools.loop_detection if agent and agent.tools else None
+        self._repeats = RepeatedCalls(own or config.tools.loop_detection)
         self.time_used_s = 0.0
         """The part of the run's time that was used before."""
 
@@ -381,6 +386,7 @@ class Passes:
             inbox=self._run.inbox,
             client_tools=frozenset(spec.name for spec in turn.body.client_tools),
             speech=SpeechRules(prepared.prompt.framing, ack_max_chars),
+            repeats=self._repeats,
             max_continuations=prepared.most_continuations,
         )
         ended = await run_loop(messages, options)

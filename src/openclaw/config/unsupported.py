@@ -12,6 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from openclaw.config.keypath import KeyPath
 
+_LOOPS = {
+    "historySize": "a run remembers all of its calls",
+    "globalCircuitBreakerThreshold": "criticalThreshold is the limit",
+    "detectors": "there is one detector, for identical calls with identical results",
+}
 _PER_AGENT = {
     "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
     "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
@@ -60,7 +65,11 @@ UNSUPPORTED: dict[str, str] = {
     **{f"agents.list[].{key}": reason for key, reason in _PER_AGENT.items()},
     "agents.list[].tools.exec.applyPatch": "there is no apply_patch tool",
     "agents.list[].tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
-    "agents.list[].tools.loopDetection": "repeated tool calls are not looked for yet",
+    **{
+        f"{place}tools.loopDetection.{key}": reason
+        for place in ("", "agents.list[].")
+        for key, reason in _LOOPS.items()
+    },
     "tools.exec.applyPatch": "there is no apply_patch tool",
     "tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
     "tools.message.broadcast": "the message tool writes to one target per call",
@@ -74,7 +83,6 @@ UNSUPPORTED: dict[str, str] = {
     "tools.media.audio.models[].profile": "the provider's first credential is used",
     "tools.media.audio.models[].preferredProfile": "the provider's first credential is used",
     "tools.links": "links are not read before the model sees them",
-    "tools.loopDetection": "repeated tool calls are not looked for yet",
     "broadcast.strategy": "the agents of a broadcast answer side by side",
     "media": "media are stored by their content",
     "messages.suppressToolErrors": "tool errors are reported to the model only",

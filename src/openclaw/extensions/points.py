@@ -16,7 +16,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -49,7 +49,7 @@ from openclaw.redact import redact
 from openclaw.rights import Right
 from openclaw.storage.files.disk import atomic_replace
 from openclaw.text import clipped
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, is_read_only
 
 if TYPE_CHECKING:
     from openclaw.channels.base import ChannelKind
@@ -246,6 +246,13 @@ class WatchedTool:
     @property
     def summary(self) -> str:
         return self._tool.summary
+
+    @property
+    def examples(self) -> Sequence[Mapping[str, Any]]:
+        return getattr(self._tool, "examples", ())
+
+    def read_only(self, arguments: Mapping[str, Any]) -> bool:
+        return is_read_only(self._tool, arguments)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         calling = ToolCalling(

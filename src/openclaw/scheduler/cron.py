@@ -56,7 +56,7 @@ from openclaw.storage.disk_errors import until_written
 from openclaw.storage.documents import DocumentStore
 from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.text import shortened
-from openclaw.tools.arguments import Hidden, RecordTool, ToolArguments
+from openclaw.tools.arguments import Hidden, InvalidArguments, RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 
 log = logging.getLogger("openclaw.cron")
@@ -627,9 +627,9 @@ contextMessages (0-10) adds the last messages of this chat to the text of a remi
 
 class CronArguments(ToolArguments):
     action: Literal["status", "list", "add", "update", "remove", "run", "runs", "wake"]
-    gateway_url: str = ""
-    gateway_token: str = ""
-    timeout_ms: float | None = None
+    gateway_url: Hidden = None
+    gateway_token: Hidden = None
+    timeout_ms: Hidden = None
     include_disabled: bool = False
     job: dict[str, Any] | None = None
     job_id: str = ""
@@ -658,6 +658,21 @@ class CronTool(RecordTool[CronArguments]):
     name = "cron"
     summary = "Manage scheduled jobs, reminders and wake events"
     description = _DESCRIPTION
+    examples = (
+        {
+            "action": "add",
+            "job": {
+                "name": "Weather",
+                "schedule": {"kind": "cron", "expr": "0 8 * * *", "tz": "Europe/Berlin"},
+                "sessionTarget": "isolated",
+                "payload": {"kind": "agentTurn", "message": "Tell me today's weather in Berlin."},
+            },
+        },
+        {"action": "update", "jobId": "<id from list>", "patch": {"enabled": False}},
+        *({"action": action, "jobId": "<id from list>"} for action in ("remove", "run", "runs")),
+        {"action": "wake", "text": "Check the build again.", "mode": "now"},
+        *({"action": action} for action in ("status", "list")),
+    )
 
     def __init__(self, cron: Cron, heartbeats: Heartbeats, runtime: Runtime) -> None:
         self._cron = cron
@@ -670,7 +685,7 @@ class CronTool(RecordTool[CronArguments]):
         try:
             answer = msgspec.to_builtins(await self._answer(arguments, context))
         except (JobError, BadSchedule) as problem:
-            raise ToolError(str(problem)) from None
+            raise InvalidArguments(str(problem)) from None
         return text_result(json.dumps(answer, indent=2, ensure_ascii=False), answer)
 
     async def _answer(self, arguments: CronArguments, context: ToolContext) -> Any:
@@ -696,7 +711,7 @@ class CronTool(RecordTool[CronArguments]):
         """Return the id of the job that is meant. Jobs that this chat may not see do not exist for it."""
         job_id = (arguments.job_id or arguments.id).strip()
         if not job_id:
-            raise ToolError("jobId required (id works too)")
+            raise InvalidArguments("jobId required (id works too)")
         if not any(job["id"] == job_id for job in await self._jobs(context, disabled=True)):
             raise ToolError(f"unknown cron job id: {job_id[:80]}")
         return job_id
@@ -707,7 +722,7 @@ class CronTool(RecordTool[CronArguments]):
             encoded = msgspec.to_builtins(arguments)
             raw = {name: encoded[name] for name in _JOB_FIELDS if name in encoded}
         if not raw:
-            raise ToolError("job required")
+            raise InvalidArguments("job required")
         job = normalized(raw)
         if "agentId" not in job or job["agentId"] is None:
             job["agentId"] = context.agent_id
@@ -723,7 +738,7 @@ class CronTool(RecordTool[CronArguments]):
     async def _update(self, arguments: CronArguments, context: ToolContext) -> Job:
         job_id = await self._own_job(arguments, context)
         if arguments.patch is None:
-            raise ToolError("patch required")
+            raise InvalidArguments("patch required")
         patch = normalized(arguments.patch)
         stored = await self._cron.get(job_id)
         await self._check({**(stored or {}), **patch}, context)
@@ -740,7 +755,7 @@ class CronTool(RecordTool[CronArguments]):
     async def _wake(self, arguments: CronArguments, context: ToolContext) -> Job:
         text = arguments.text.strip()
         if not text:
-            raise ToolError("text required")
+            raise InvalidArguments("text required")
         if not await self._is_owners_main(context):
             raise ToolError("Only the main session can be woken, and only by itself.")
         now = arguments.mode == "now"

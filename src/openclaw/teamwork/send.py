@@ -44,7 +44,7 @@ from openclaw.storage.message_ledger import JobRow, Ledger, LedgerRow, MessageBo
 from openclaw.storage.sessions import SessionRow
 from openclaw.teamwork.session_tools import Refusal, SessionViews, answer, refused
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
-from openclaw.tools.base import ToolContext, ToolResult
+from openclaw.tools.base import ToolContext, ToolResult, text_result
 from openclaw.untrusted_text import disarmed
 
 log = logging.getLogger("openclaw.teamwork.send")
@@ -163,8 +163,10 @@ class SessionsSendTool(RecordTool[SessionsSendArguments]):
         await self._conversations.decide(job, "late" if late else "follow")
         if outcome.status == "ok":
             return answer({**notice, "status": "ok", "reply": outcome.reply, "delivery": _PENDING})
-        status = "timeout" if late else "error"
-        return answer({**notice, "status": status, "error": outcome.error or "the run failed"})
+        if late:
+            text = f"No reply from {shown} within {wait_s:g} s. Its run goes on; the reply will come here by itself."
+            return text_result(text, {**notice, "status": "timeout", "error": outcome.error})
+        return answer({**notice, "status": "error", "error": outcome.error or "the run failed"})
 
     async def _target(self, arguments: SessionsSendArguments, context: ToolContext) -> tuple[SessionRow, str]:
         name, label = arguments.session_key.strip(), arguments.label.strip()

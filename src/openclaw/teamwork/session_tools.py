@@ -34,7 +34,7 @@ from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.storage.sessions import SessionRow
 from openclaw.storage.transcripts import Entry
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
-from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, failure_sentence, text_result
 
 MOST_ROWS = 200
 MOST_MESSAGES_PER_ROW = 20
@@ -98,8 +98,8 @@ class SessionViews(msgspec.Struct, frozen=True):
 
 
 def answer(details: dict[str, Any]) -> ToolResult:
-    """A result that the model reads as JSON and clients read as ``details``."""
-    return text_result(msgspec.json.encode(details).decode(), details)
+    """A result that the model reads as JSON and clients read as ``details``. A model reads a failure as a sentence."""
+    return text_result(failure_sentence(details) or msgspec.json.encode(details).decode(), details)
 
 
 def refused(refusal: Refusal, **more: Any) -> ToolResult:
@@ -123,6 +123,7 @@ class SessionsListArguments(ToolArguments):
 
 class SessionsListTool(RecordTool[SessionsListArguments]):
     name = "sessions_list"
+    read_only = True
     summary = "List other sessions (chats, groups, cron jobs, sub-agents) with filters and last messages"
     description = (
         "List the sessions this agent can see, newest first: key, kind, channel, model, tokens and where its "
@@ -210,6 +211,7 @@ class SessionsHistoryArguments(ToolArguments):
 
 class SessionsHistoryTool(RecordTool[SessionsHistoryArguments]):
     name = "sessions_history"
+    read_only = True
     summary = "Read the messages of another session"
     description = "Read the transcript of a session by its key or session id. Long texts are shortened."
 
@@ -377,6 +379,7 @@ class AgentsListArguments(ToolArguments):
 
 class AgentsListTool(RecordTool[AgentsListArguments]):
     name = "agents_list"
+    read_only = True
     summary = "List the agents that sessions_spawn may use"
     description = "List the agents whose sub-agents this agent may start with sessions_spawn."
 

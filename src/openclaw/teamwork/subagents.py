@@ -109,7 +109,8 @@ class SessionsSpawnArguments(ToolArguments):
     model: Annotated[str, Meta(description="provider/model or an alias")] = ""
     thinking: Annotated[str, Meta(description=_LEVELS)] = ""
     run_timeout_seconds: Annotated[float, Meta(ge=0, description="Stop it after this; 0 is never")] | None = None
-    timeout_seconds: Annotated[float, Meta(ge=0, description="Older name of runTimeoutSeconds")] | None = None
+    timeout_seconds: Annotated[float | None, Meta(extra={"hidden": True})] = None
+    """An older name of ``run_timeout_seconds``."""
     cleanup: Annotated[Literal["delete", "keep"], Meta(description="Its session afterwards (keep)")] = "keep"
 
 
@@ -120,6 +121,8 @@ class SessionsSpawnTool(RecordTool[SessionsSpawnArguments]):
         "Start a sub-agent for a task in a session of its own. Returns at once; when the sub-agent is done, its "
         "result is posted to this chat by itself, so do not wait for it or poll."
     )
+
+    examples = ({"task": "Read docs/faq.md and list what is out of date, with line numbers."},)
 
     def __init__(self, views: SessionViews, between: BetweenSessions, subagents: Subagents) -> None:
         self._views = views

@@ -12,11 +12,12 @@ Schema that tools use. Other keywords accept anything.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import math
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import (
     Annotated,
     Any,
@@ -35,7 +36,8 @@ import msgspec
 from msgspec import Meta
 
 from openclaw.messages import ToolSpec
-from openclaw.tools.base import ToolContext, ToolError, ToolResult
+from openclaw.text import shortened
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 
 
 class ToolArguments(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -61,6 +63,10 @@ class RecordTool(ABC, Generic[ArgumentsT]):
     description: str
     """What the model reads about the tool, besides its arguments."""
     spec: ToolSpec
+    examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Minimal valid arguments, one for each ``action`` that needs others. A model that got them wrong reads one."""
+    read_only: ClassVar[bool] = False
+    """Whether every call changes nothing, so that it may run at the same time as others."""
     _record: ClassVar[type[ToolArguments]]
 
     def __init_subclass__(cls) -> None:
@@ -159,7 +165,10 @@ _INVALID = object()
 
 
 class InvalidArguments(ToolError):
-    """The arguments do not fit the schema. The message tells the model which values are wrong and what was received."""
+    """The arguments do not fit the schema or the action. The message tells the model what is wrong.
+
+    The loop adds an example of valid arguments, see ``example_of``.
+    """
 
 
 def validate_arguments(spec: ToolSpec, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -185,10 +194,81 @@ def rename_aliases(schema: Mapping[str, Any], arguments: dict[str, Any]) -> dict
 
 
 def required_text(text: str, name: str) -> str:
-    """Return a text that must not be blank. Raises ``ToolError`` if it is."""
+    """Return a text that must not be blank. Raises ``InvalidArguments`` if it is."""
     if not text.strip():
-        raise ToolError(missing_parameter(name))
+        raise InvalidArguments(missing_parameter(name))
     return text
+
+
+# What a model reads after a call that was wrong
+
+_PLACEHOLDERS: Mapping[str, Any] = {"boolean": True, "integer": 1, "number": 1, "array": [], "object": {}}
+OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("bash", "shell", "terminal", "run", "run_command", "execute", "command"), "exec"),
+    **dict.fromkeys(("cat", "read_file", "view", "open_file", "ls", "list_directory", "list_dir"), "read"),
+    **dict.fromkeys(("grep", "glob", "find", "rg", "ripgrep", "search_files"), "search"),
+    **dict.fromkeys(("str_replace", "replace", "edit_file", "multi_edit", "str_replace_editor"), "edit"),
+    **dict.fromkeys(("write_file", "create_file", "save_file"), "write"),
+    **dict.fromkeys(("fetch", "webfetch", "http_get", "open_url"), "web_fetch"),
+    **dict.fromkeys(("websearch", "google", "search_web"), "web_search"),
+    **dict.fromkeys(("send_message", "send"), "message"),
+    **dict.fromkeys(("task", "spawn", "subagent", "delegate"), "sessions_spawn"),
+    **dict.fromkeys(("schedule", "reminder", "remind"), "cron"),
+}
+"""What other agents call the tools that do the same. Models that were trained on those call them by mistake."""
+NEAREST_NAMES = 3
+LISTED_NAMES = 20
+
+
+def unknown_tool(name: str, available: Collection[str]) -> str:
+    """The result of a call to a tool that does not exist: the nearest names, or all names if none is near."""
+    lowered = name.strip().lower()
+    names = sorted(available)
+    other = OTHER_NAMES.get(lowered)
+    same = [other] if other is not None and other in available else []
+    near = difflib.get_close_matches(lowered, names, n=NEAREST_NAMES, cutoff=0.6)
+    near = list(dict.fromkeys([*same, *near]))[:NEAREST_NAMES]
+    text = f"Tool {shortened(name, 80)} not found."
+    if near:
+        return f"{text} Did you mean {' or '.join(near)}?"
+    if not names:
+        return f"{text} No tools are available here."
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return f"{text} Available tools: {', '.join(names[:LISTED_NAMES])}{more}."
+
+
+def example_of(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """Return minimal valid arguments as JSON: the tool's own for the action that was meant, or made from its schema."""
+    examples: Sequence[Mapping[str, Any]] = getattr(tool, "examples", ())
+    action = arguments.get("action")
+    example = next((one for one in examples if one.get("action") == action), examples[0] if examples else None)
+    return json.dumps(_minimal(tool.spec.parameters, 0) if example is None else example, ensure_ascii=False)
+
+
+def with_example(problem: str, tool: Tool, arguments: Mapping[str, Any]) -> str:
+    """The text for a model whose arguments were wrong: the problem, and arguments that are valid."""
+    return f"{problem}\n\nValid arguments, for example: {example_of(tool, arguments)}"
+
+
+def _minimal(schema: Mapping[str, Any], depth: int) -> Any:
+    """The smallest value that fits a schema, with the names of the parameters as their texts."""
+    if "const" in schema or schema.get("enum"):
+        return schema.get("const", (schema.get("enum") or [None])[0])
+    types = _types(schema)
+    kind = types[0] if types else "object" if "properties" in schema else "string"
+    if kind == "object" and depth < MAX_DEPTH:
+        properties = _properties(schema)
+        required = cast("list[str]", schema.get("required", []))
+        return {
+            name: f"<{name}>"[: properties[name].get("maxLength")]
+            if _types(properties[name])[:1] in ([], ["string"]) and not properties[name].get("enum")
+            else _minimal(properties[name], depth + 1)
+            for name in properties
+            if name in required
+        }
+    if kind in ("integer", "number") and "minimum" in schema:
+        return schema["minimum"]
+    return _PLACEHOLDERS.get(kind, "<text>")
 
 
 def missing_parameter(name: str) -> str:

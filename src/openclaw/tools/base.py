@@ -42,10 +42,15 @@ def reports_failure(details: Any) -> bool:
 
 
 class ToolError(Exception):
-    """A failure that the model should read. It becomes a tool result and does not end the run.
+    """A failure that the model should read, as plain sentences. It becomes a tool result and does not end the run.
 
     A tool may let ``PathRefused`` of the opener through. It counts as the same.
     """
+
+    def __init__(self, text: str, details: Mapping[str, Any] | None = None) -> None:
+        """``details`` are facts for clients, such as an exit code."""
+        super().__init__(text)
+        self.details: Mapping[str, Any] = details or {}
 
 
 class ToolContext(msgspec.Struct, kw_only=True):
@@ -131,8 +136,20 @@ def text_result(text: str, details: Any = msgspec.UNSET) -> ToolResult:
 
 
 def json_result(details: Any) -> ToolResult:
-    """A result that says the same to the model, as JSON text, and to clients."""
-    return text_result(indented(details), details)
+    """A result that says the same to the model, as JSON text, and to clients. A model reads a failure as a sentence."""
+    return text_result(failure_sentence(details) or indented(details), details)
+
+
+def failure_sentence(details: Any) -> str | None:
+    """Return what a failed tool says in its details, or None if it did not fail or gives no reason."""
+    reason = details.get("error") if reports_failure(details) else None
+    return reason if isinstance(reason, str) and reason.strip() else None
+
+
+def is_read_only(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    """Whether the call changes nothing, so that it may run at the same time as others. A tool says so itself."""
+    declared: Any = getattr(tool, "read_only", False)
+    return bool(declared(arguments) if callable(declared) else declared)
 
 
 def indented(value: Any) -> str:

@@ -51,6 +51,7 @@ class MemorySearchArguments(ToolArguments):
 
 class MemorySearchTool(RecordTool[MemorySearchArguments]):
     name = "memory_search"
+    read_only = True
     summary = "Search the memory files for earlier decisions, facts, people, dates and tasks"
     description = (
         "Search MEMORY.md and memory/*.md by meaning and by words. Returns the passages that fit best, with file "
@@ -73,7 +74,7 @@ class MemorySearchTool(RecordTool[MemorySearchArguments]):
         caller = context.caller
         if not caller.may("notes"):
             # Nothing is searched, so that neither the number of results nor the time tells what the notes hold.
-            return json_result({"results": [], "disabled": True, "error": f"{_REFUSED} {caller.described}."})
+            return _disabled(f"{_REFUSED} {caller.described}.", "forbidden")
         curated = caller.may("curated memory")
         try:
             # The index holds all notes. A sub-agent gets other notes in place of the curated ones.
@@ -83,13 +84,17 @@ class MemorySearchTool(RecordTool[MemorySearchArguments]):
             if curated and self._transcripts is not None and limit > len(hits):
                 messages = await self._transcripts(query, limit - len(hits), context)
         except (OSError, sqlite3.Error) as error:
-            return json_result({"results": [], "disabled": True, "error": str(error)})
+            return _disabled(f"The notes could not be searched: {error}", "error")
         cite = self._citations == "on" or (self._citations == "auto" and curated)
         results = [
             *(result_of(hit, query, cite) for hit in hits),
             *(_transcript_result(found, cite) for found in messages),
         ]
         return json_result({"results": results, **facts_of(found), "citations": self._citations})
+
+
+def _disabled(error: str, status: str) -> ToolResult:
+    return json_result({"status": status, "results": [], "disabled": True, "error": error})
 
 
 def facts_of(results: MemoryResults) -> dict[str, Any]:
@@ -107,6 +112,7 @@ class MemoryGetArguments(ToolArguments):
 
 class MemoryGetTool(RecordTool[MemoryGetArguments]):
     name = "memory_get"
+    read_only = True
     summary = "Read lines of a memory file"
     description = "Read MEMORY.md or a file under memory/, whole or just some lines, e.g. after memory_search."
 

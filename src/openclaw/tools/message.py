@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from openclaw.config.schema.tools import MessageTool
 from openclaw.path_opener import PathRefused
-from openclaw.tools.arguments import Hidden, RecordTool, ToolArguments
-from openclaw.tools.base import ToolContext, ToolResult, json_result
+from openclaw.tools.arguments import Hidden, RecordTool, ToolArguments, with_example
+from openclaw.tools.base import ToolContext, ToolResult, json_result, text_result
 
 Action: TypeAlias = Literal["send", "reply", "react", "edit", "delete", "pin", "unpin"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -149,6 +149,14 @@ class MessagingTool(RecordTool[MessageArguments]):
         "itself."
     )
 
+    examples = (
+        {"action": "send", "target": "+15551234567", "message": "On my way."},
+        {"action": "reply", "messageId": "<id of the message>", "message": "Yes."},
+        {"action": "react", "messageId": "<id of the message>", "emoji": "👍"},
+        {"action": "edit", "messageId": "<id of the message>", "message": "The new text."},
+        *({"action": action, "messageId": "<id of the message>"} for action in ("delete", "pin", "unpin")),
+    )
+
     def __init__(self, messenger: Messenger) -> None:
         self._messenger = messenger
 
@@ -156,6 +164,10 @@ class MessagingTool(RecordTool[MessageArguments]):
         shown = {"action": arguments.action}
         try:
             order = read_order(arguments)
+        except MessageRefused as refusal:
+            details = {**shown, "status": refusal.status, "error": str(refusal)}
+            return text_result(with_example(str(refusal), self, shown), details)
+        try:
             attachment = await asyncio.to_thread(_attachment, arguments, context)
             outcome = await self._messenger.carry_out(order, attachment, context)
         except (MessageRefused, PathRefused) as refusal:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from openclaw.messages import UserBlock
 from openclaw.pictures import ImageProblem, fit_image, off_loop, sniff_image
 from openclaw.text import clipped, shortened
-from openclaw.tools.arguments import Hidden, Number, RecordTool, ToolArguments
+from openclaw.tools.arguments import Hidden, InvalidArguments, Number, RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, text_result
 from openclaw.tools.exec.settings import ExecArguments
 
@@ -180,6 +180,13 @@ class NodesTool(RecordTool[NodesArguments]):
         "screen_record, location_get. A node has only the commands that describe lists."
     )
 
+    examples = (
+        {"action": "status"},
+        {"action": "describe", "node": "<name>"},
+        {"action": "notify", "node": "<name>", "title": "Done", "body": "The backup is complete."},
+        {"action": "run", "node": "<name>", "command": ["uname", "-a"]},
+    )
+
     def __init__(self, nodes: NodeCalls, exec_tool: RunsOnNode | None) -> None:
         """Without ``exec_tool`` the agent may not run commands, on nodes either."""
         self._nodes = nodes
@@ -215,7 +222,7 @@ class NodesTool(RecordTool[NodesArguments]):
     async def _notify(self, arguments: NodesArguments) -> ToolResult:
         title, body = arguments.title.strip(), arguments.body.strip()
         if not title and not body:
-            raise ToolError("notify needs a title or a body")
+            raise InvalidArguments("notify needs a title or a body")
         node = self._nodes.choose(arguments.node, "system.notify")
         payload = await self._ask(node, "system.notify", {"title": title, "body": body}, arguments)
         return _result("notify", node, payload if payload is not None else {"ok": True})
@@ -224,7 +231,7 @@ class NodesTool(RecordTool[NodesArguments]):
         if self._exec is None:
             raise ToolError("run is not allowed: this session may not run commands outside of its own place")
         if not arguments.command:
-            raise ToolError('run needs a command, as a list of words such as ["uname", "-a"]')
+            raise InvalidArguments('run needs a command, as a list of words such as ["uname", "-a"]')
         command = ExecArguments(
             command=shlex.join(arguments.command),
             node=arguments.node,

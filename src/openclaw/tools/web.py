@@ -63,6 +63,7 @@ class WebFetchArguments(ToolArguments):
 
 class WebFetchTool(RecordTool[WebFetchArguments]):
     name = "web_fetch"
+    read_only = True
     summary = "Fetch a web page and read its text"
     description = (
         "Fetch an http(s) address and return its readable text: HTML as Markdown or plain text, JSON and text as "
@@ -235,6 +236,7 @@ class WebSearchArguments(ToolArguments, rename=None):
 
 class WebSearchTool(RecordTool[WebSearchArguments]):
     name = "web_search"
+    read_only = True
     summary = "Search the web"
     description = (
         "Search the web. Returns titles, addresses and short texts, or an answer with its sources, depending on "
@@ -262,7 +264,7 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
             cached, began = self._cache.get(key), self._clock.monotonic()
             answer = await self._ask(query, settings) if cached is None else cached
         except SearchFailed as failed:
-            return json_result({"status": "error", "error": failed.code, "message": str(failed)})
+            return text_result(str(failed), {"status": "error", "error": failed.code, "message": str(failed)})
         if cached is None:
             self._cache.keep(key, answer, settings.cache_ttl_minutes)
         facts: dict[str, Any] = {"query": disarmed_name(query.query), "provider": settings.provider}

@@ -125,6 +125,30 @@ class SessionsTools(Record):
     """Which sessions the session tools can see; unset means all, in groups only its own and those it spawned."""
 
 
+class RepetitionLimits(Record):
+    warning_threshold: Positive | None = None
+    """After this many identical calls with identical results the agent reads a sentence about it."""
+    critical_threshold: Positive | None = None
+    """After this many without anything new in between, the run ends with a notice."""
+
+
+class LoopDetection(Record):
+    enabled: bool = True
+    """Notice an agent that makes the same call with the same result again and again."""
+    warning_threshold: Positive = 3
+    """After this many identical calls with identical results in a run, the agent reads a sentence about it."""
+    critical_threshold: Positive = 6
+    """After this many without anything new in between, the run ends with a notice."""
+    by_tool: dict[str, RepetitionLimits] = {}
+    """Other limits for single tools, by name; what they leave out is as above."""
+    history_size: Positive | None = None
+    """How many calls are remembered."""
+    global_circuit_breaker_threshold: Positive | None = None
+    """A limit over all calls."""
+    detectors: OpenMap = {}
+    """Detectors to use."""
+
+
 class AgentTools(LayeredToolPolicy):
     """Per agent; narrows what the top level allows."""
 
@@ -136,8 +160,8 @@ class AgentTools(LayeredToolPolicy):
     """File tools; unset means as at the top level."""
     sandbox: SandboxTools | None = None
     """Tools inside the sandbox; unset means as at the top level."""
-    loop_detection: OpenMap = {}
-    """Detection of repeated calls."""
+    loop_detection: LoopDetection | None = None
+    """Detection of repeated calls; unset means as at the top level."""
 
 
 class WebFetch(Record):
@@ -293,7 +317,7 @@ class Tools(LayeredToolPolicy):
     """Understanding of images, audio and video."""
     links: OpenMap = {}
     """Understanding of links."""
-    loop_detection: OpenMap = {}
+    loop_detection: LoopDetection = LoopDetection()
     """Detection of repeated calls."""
 
 

@@ -51,8 +51,8 @@ class ExecArguments(ToolArguments):
     """With 0, the time of the configuration."""
     pty: Annotated[bool, Meta(description="Run in a terminal of 120x30")] = False
     host: Annotated[Host, Meta(description="Where to run")] | None = None
-    security: Security | None = None
-    ask: Ask | None = None
+    security: Annotated[Security | None, Meta(extra={"hidden": True})] = None
+    ask: Annotated[Ask | None, Meta(extra={"hidden": True})] = None
     node: Annotated[str, Meta(description="The node to run on, with host node")] | None = None
     elevated: Annotated[bool, Meta(description="Run on the host with elevated rights, if allowed")] | None = None
 
