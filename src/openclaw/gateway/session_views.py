@@ -67,8 +67,8 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
     """
     entries = joined_parts(entries)
     if public:
-        said = with_their_calls(public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning)))
-        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in said])
+        messages = with_their_calls(public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning)))
+        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in messages])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
 
 
@@ -195,7 +195,7 @@ def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
 
 
 def _unwrapped(raw: bytes) -> msgspec.Raw | None:
-    """Takes the wrappers off the texts. Fields and blocks that we do not know stay as they are."""
+    """Remove the wrappers from the texts. Fields and blocks that we do not know stay as they are."""
     message = msgspec.json.decode(raw)
     content, written = message.get("content"), message.pop("written", None)
     if isinstance(content, str):
@@ -265,10 +265,10 @@ def _kind(block: Any) -> str:
 def _within_budget(items: list[msgspec.Raw]) -> list[msgspec.Raw]:
     total = 0
     items = [_shortened(item) if len(bytes(item)) > LARGEST_MESSAGE else item for item in items]
-    for place in range(len(items) - 1, -1, -1):
-        total += len(bytes(items[place])) + 1
+    for index in range(len(items) - 1, -1, -1):
+        total += len(bytes(items[index])) + 1
         if total > MAX_BYTES:
-            return items[place + 1 :]
+            return items[index + 1 :]
     return items
 
 
@@ -397,7 +397,7 @@ def row_view(row: SessionRow, defaults: ModelDefaults) -> SessionRowView:
 
 
 def list_kind(row: SessionRow) -> str:
-    """Returns ``direct``, ``group`` or ``unknown``."""
+    """Return ``direct``, ``group`` or ``unknown``."""
     if row.key == "unknown":
         return row.key
     return "group" if kind_of(row.key, row.entry) == "group" else "direct"
@@ -447,5 +447,5 @@ async def most_recent(sessions: SessionStore, agent_id: str, limit: int, *, scop
 
 def hidden_keys(*, include_global: bool, include_unknown: bool) -> tuple[str, ...]:
     """The reserved keys that a list leaves out."""
-    asked = {"global": include_global, "unknown": include_unknown}
-    return tuple(key for key, shown in asked.items() if not shown)
+    included = {"global": include_global, "unknown": include_unknown}
+    return tuple(key for key, shown in included.items() if not shown)

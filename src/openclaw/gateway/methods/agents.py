@@ -54,7 +54,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 class AgentsList(Params):
     details: bool = False
-    """Adds each agent's folders, its model and its bindings."""
+    """Add each agent's folders, its model and its bindings."""
 
 
 @methods.add("agents.list", AgentsList)
@@ -102,7 +102,7 @@ class AgentsCreate(Params):
 
 @methods.add("agents.create", AgentsCreate)
 async def create(call: MethodCall, params: AgentsCreate) -> AgentCreated:
-    """Adds an agent to the configuration and makes its workspace."""
+    """Add an agent to the configuration and create its workspace."""
     gateway = call.gateway
     agent_id = normalize_agent_id(params.name)
     if agent_id == RESERVED:
@@ -112,8 +112,8 @@ async def create(call: MethodCall, params: AgentsCreate) -> AgentCreated:
         raise MethodError(f'agent "{agent_id}" already exists')
     fields: dict[str, Any] = {"id": agent_id, "name": params.name.strip()}
     identity = {name: value for name, value in (("emoji", params.emoji), ("avatar", params.avatar)) if value}
-    given = {"workspace": params.workspace, "model": params.model, "identity": identity}
-    fields |= {name: value for name, value in given.items() if value}
+    settings = {"workspace": params.workspace, "model": params.model, "identity": identity}
+    fields |= {name: value for name, value in settings.items() if value}
     # The first entry of the list is the default agent, so the present default agent must stay first.
     listed = _listed(gateway.runtime.config) if config.agents.list else [{"id": default_agent_id(config)}]
     await patch_config(gateway.runtime.config, {"agents": {"list": [*listed, fields]}})
@@ -126,7 +126,7 @@ async def create(call: MethodCall, params: AgentsCreate) -> AgentCreated:
 
 
 def _introduce(workspace: Path, params: AgentsCreate) -> None:
-    """Writes the agent's name into its IDENTITY.md."""
+    """Write the agent's name into its IDENTITY.md."""
     make_private_dir(str(workspace))
     lines = [f"- Name: {params.name.strip()}"]
     if params.emoji:
@@ -154,12 +154,12 @@ class AgentsUpdate(Params):
 
 @methods.add("agents.update", AgentsUpdate)
 async def update(call: MethodCall, params: AgentsUpdate) -> AgentChanged:
-    """Changes the name, workspace, model or avatar of an agent."""
+    """Change the name, workspace, model or avatar of an agent."""
     gateway = call.gateway
     agent_id = _configured_id(gateway.runtime.config, params.agent_id)
     listed = _listed(gateway.runtime.config, agent_id) or [{"id": agent_id}]
-    given = {"name": params.name, "workspace": params.workspace, "model": params.model}
-    changes = {name: value for name, value in given.items() if value}
+    settings = {"name": params.name, "workspace": params.workspace, "model": params.model}
+    changes = {name: value for name, value in settings.items() if value}
     for entry in listed:
         if normalize_agent_id(str(entry.get("id"))) == agent_id:
             entry.update(changes)
@@ -176,7 +176,7 @@ class AgentsDelete(Params):
 
 @methods.add("agents.delete", AgentsDelete)
 async def delete(call: MethodCall, params: AgentsDelete) -> AgentDeleted:
-    """Removes an agent from the configuration and moves its files to the trash folder.
+    """Remove an agent from the configuration and move its files to the trash folder.
 
     Sessions in a database are removed there, and their transcripts stay as archived ones.
     """
@@ -231,7 +231,7 @@ class AgentsBind(Params):
 
 @methods.add("agents.bind", AgentsBind)
 async def bind(call: MethodCall, params: AgentsBind) -> AgentBound:
-    """Routes the messages of a channel, an account or a chat to this agent."""
+    """Route the messages of a channel, an account or a chat to this agent."""
     gateway = call.gateway
     agent_id = _configured_id(gateway.runtime.config, params.agent_id)
     match: dict[str, Any] = {"channel": params.channel.strip().lower()}
@@ -317,12 +317,12 @@ def read_identity(workspace: Path) -> dict[str, str]:
             text = file.read(MAX_IDENTITY_BYTES).decode("utf-8", "replace")
     except (OSError, PathRefused):
         return {}
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in _IDENTITY_LINE.findall(text):
         cleaned = value.strip().strip("*_` ")
         if cleaned and not cleaned.startswith(("(", "[", "<", "_(")):
-            found.setdefault(name.lower(), cleaned[:200])
-    return found
+            fields.setdefault(name.lower(), cleaned[:200])
+    return fields
 
 
 # The files of an agent
@@ -373,7 +373,7 @@ class FilesSet(FilesGet):
 
 @methods.add("agents.files.set", FilesSet)
 async def set_file(call: MethodCall, params: FilesSet) -> AgentFileWritten:
-    """Writes one of these files."""
+    """Write one of these files."""
     agent_id, workspace = _workspace(call.gateway.runtime, params.agent_id)
     name, content = _file_name(params.name), params.content
 

@@ -92,7 +92,7 @@ class ChatSend(Params):
 
 @methods.add("chat.send", ChatSend)
 async def send(call: MethodCall, params: ChatSend) -> ChatAccepted | ChatStopped:
-    """Accepts a message for a session; the reply follows as events."""
+    """Accept a message for a session; the reply follows as events."""
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
     named = await gateway.directory.to_write(params.session_key, params.agent_id)
     session, entry = named.ref, named.entry
@@ -162,7 +162,7 @@ def _has_ended(run: Run | None, row: LedgerRow) -> bool:
 
 
 def _check_not_failed(run: Run | None, row: LedgerRow) -> None:
-    """Raises the error answer of a run that failed. ``run`` is None for a run that ended long ago."""
+    """Raise the error answer of a run that failed. ``run`` is None for a run that ended long ago."""
     failed = run.state == "error" if run else row.state in ("failed", "expired")
     if failed:
         error = (run.error if run else reason_text(row.reason)) or "the run failed"
@@ -171,14 +171,14 @@ def _check_not_failed(run: Run | None, row: LedgerRow) -> None:
 
 
 def _chat_fields(key: str, entry: SessionEntry | None, writer: str | None) -> dict[str, Any]:
-    """Returns what a message of this client says about its session. ``writer`` is the name that the client has.
+    """Return what a message of this client says about its session. ``writer`` is the name that the client has.
 
     A session that a channel has described stays as it is, and a group's session stays a group's.
     """
-    known: dict[str, Any] = dict((entry or {}).get("origin") or {})
+    stored_origin: dict[str, Any] = dict((entry or {}).get("origin") or {})
     if entry is not None and (entry.get("chatType") or entry.get("lastChannel")):
-        renamed = writer and known.get("provider") == "webchat" and known.get("label") != writer
-        return {"origin": {**known, "label": writer}} if renamed else {}
+        renamed = writer and stored_origin.get("provider") == "webchat" and stored_origin.get("label") != writer
+        return {"origin": {**stored_origin, "label": writer}} if renamed else {}
     origin: dict[str, Any] = {**WEBCHAT_FIELDS["origin"], **({"label": writer} if writer else {})}
     channel, chat_type = group_of(key)
     if channel is None:
@@ -254,7 +254,7 @@ class AgentParams(Params):
 
 @methods.add("agent", AgentParams)
 async def agent(call: MethodCall, params: AgentParams) -> AgentAnswer:
-    """Runs one turn of an agent: an early answer when it is accepted, the result at its end."""
+    """Run one turn of an agent: an early answer when it is accepted, the result at its end."""
     gateway = call.gateway
     kinds = gateway.channel_services.channels.kinds
     for channel in (params.channel, params.reply_channel):
@@ -311,10 +311,10 @@ async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     if agent_id is not None:
         gateway.directory.require_agent(agent_id)
     if params.session_id:
-        found = await gateway.runtime.stores.sessions.find_session_id(params.session_id)
-        if found is None:
+        row = await gateway.runtime.stores.sessions.find_session_id(params.session_id)
+        if row is None:
             raise no_session(params.session_id)
-        target = SessionRef(found.agent_id, found.key)
+        target = SessionRef(row.agent_id, row.key)
         if not spawned:
             refuse_subagent(target, params.session_id)
         return target
@@ -425,7 +425,7 @@ class AgentWait(Params):
 
 @methods.add("agent.wait", AgentWait)
 async def wait(call: MethodCall, params: AgentWait) -> RunStatus:
-    """Waits for the end of a run, and says how it went."""
+    """Wait for the end of a run, and return how it went."""
     outcome = await call.gateway.runs.index.wait(params.run_id, params.timeout_ms / 1000)
     return RunStatus(params.run_id, outcome.status, outcome.started_at, outcome.ended_at, outcome.error)
 
@@ -440,7 +440,7 @@ class ChatAbort(Params):
 
 @methods.add("chat.abort", ChatAbort)
 async def abort(call: MethodCall, params: ChatAbort) -> ChatStopped:
-    """Stops the run of a session, or one run, and what waits with it."""
+    """Stop the run of a session, or one run, and what waits with it."""
     target, runs = call.gateway.directory.target(params.session_key), call.gateway.runs
     async with call.gateway.directory.order.of(target.key):
         pass  # A message that was sent before is on its way to be admitted now.
@@ -464,7 +464,7 @@ async def abort(call: MethodCall, params: ChatAbort) -> ChatStopped:
 
 
 def _meant_runs(call: MethodCall, session_key: str, named: Run) -> list[str]:
-    """Returns the runs that a client wants to stop when it names one of its messages.
+    """Return the runs that a client wants to stop when it names one of its messages.
 
     Most clients name the message that they sent last. If that message waits, the person sees another run at work and
     means that one too, so both are stopped. A terminal also names its last message, but means only the run at work.
@@ -486,7 +486,7 @@ class ChatDrop(Params):
 
 @methods.add("chat.drop", ChatDrop)
 async def drop(call: MethodCall, params: ChatDrop) -> MessageDropped:
-    """Takes one waiting message out of the queue. A message that is running already is not stopped."""
+    """Remove one waiting message from the queue. A message that is running already is not stopped."""
     target = call.gateway.directory.target(params.session_key)
     runs = call.gateway.runs
     if not any(run.run_id == params.run_id for run in runs.waiting(target.key)):
@@ -503,7 +503,7 @@ class ChatReword(Params):
 
 @methods.add("chat.reword", ChatReword)
 async def reword(call: MethodCall, params: ChatReword) -> MessageReworded:
-    """Gives a waiting message of the owner other words. It keeps its place in the queue, its time and its pictures.
+    """Change the text of a waiting message of the owner. It keeps its place in the queue, its time and its pictures.
 
     A message that is running already is left as it is: ``reworded`` is false then.
     """
@@ -639,8 +639,8 @@ async def media(call: MethodCall, params: ChatMedia) -> MediaFile:
     entry = await call.gateway.directory.entry(target)
     ref = transcript_ref(target.agent_id, entry) if entry is not None else None
     transcript = await runtime.stores.transcripts.open(ref, create=False) if ref is not None else None
-    found = await transcript.entry(params.entry_id) if transcript is not None else None
-    named = named_files(found) if found is not None else ()
+    message = await transcript.entry(params.entry_id) if transcript is not None else None
+    named = named_files(message) if message is not None else ()
     if params.index >= len(named):
         raise MethodError("this message names no such file")
     if is_web(named[params.index]):
@@ -674,7 +674,7 @@ class ChatInject(Params):
 
 @methods.add("chat.inject", ChatInject)
 async def inject(call: MethodCall, params: ChatInject) -> MessageInjected:
-    """Adds an assistant message that no model wrote, such as a note from another program."""
+    """Add an assistant message that no model wrote, such as a note from another program."""
     gateway = call.gateway
     target = gateway.directory.target(params.session_key)
     if await gateway.directory.entry(target) is None:

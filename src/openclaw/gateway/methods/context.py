@@ -57,9 +57,9 @@ class ContextGet(Params):
     call: Positive | None = None
     """The number of the model call in the run. Without it the last call is meant."""
     full: bool = False
-    """Adds the whole request."""
+    """Add the whole request."""
     wire: bool = False
-    """Adds the exact JSON text that was sent to the provider."""
+    """Add the exact JSON text that was sent to the provider."""
 
 
 @methods.add("context.get", ContextGet)

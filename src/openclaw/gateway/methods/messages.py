@@ -401,14 +401,14 @@ class OutboxChoice(Params):
 
 @methods.add("outbox.retry", OutboxChoice)
 async def retry(call: MethodCall, params: OutboxChoice) -> PartsRetried:
-    """Tries parts anew that were given up."""
+    """Retry parts that were given up."""
     rows = await _chosen(call.gateway.runtime.stores.ledger, params, "dead")
     return PartsRetried(True, await call.gateway.channel_services.delivery.again(rows))
 
 
 @methods.add("outbox.drop", OutboxChoice)
 async def drop(call: MethodCall, params: OutboxChoice) -> PartsDropped:
-    """Gives up parts that wait. One that is being sent this moment is not dropped."""
+    """Give up waiting parts. One that is being sent this moment is not dropped."""
     rows = await _chosen(call.gateway.runtime.stores.ledger, params, "pending")
     return PartsDropped(True, await call.gateway.channel_services.delivery.drop(rows))
 
@@ -448,7 +448,7 @@ class SendParams(Params):
 
 @methods.add("send", SendParams)
 async def send(call: MethodCall, params: SendParams) -> SentMessageView:
-    """Writes the message down, then sends it. It goes out even after a crash, and one key never sends twice."""
+    """Store the message, then send it. It goes out even after a crash, and one key never sends twice."""
     gateway = call.gateway
     row, message = await gateway.runtime.stores.ledger.by_run(params.idempotency_key), None
     if row is None or row.source != "send":

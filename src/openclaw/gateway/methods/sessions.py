@@ -274,7 +274,7 @@ class SessionsSearch(Params):
 
 @methods.add("sessions.search", SessionsSearch)
 async def search(call: MethodCall, params: SessionsSearch) -> SessionSearch:
-    """Finds words in everything that was said, tool results included."""
+    """Search every transcript, tool results included."""
     gateway = call.gateway
     folders = gateway.directory.transcript_folders()
     session_id = params.session_id
@@ -354,7 +354,7 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 
 @methods.add("sessions.patch", SessionsPatch)
 async def patch(call: MethodCall, params: SessionsPatch) -> SessionPatched:
-    """Changes the settings of a session: model, levels, label, queue."""
+    """Change the settings of a session: model, levels, label, queue."""
     gateway = call.gateway
     target = gateway.directory.to_change(params.key)
     if label := (params.label or "").strip():
@@ -382,7 +382,7 @@ async def patch(call: MethodCall, params: SessionsPatch) -> SessionPatched:
 def apply_patch(
     entry: SessionEntry | None, patch: SessionsPatch, target: SessionRef, runtime: Runtime, now_ms: int
 ) -> SessionEntry:
-    """Returns the changed entry, or a new one. Raises ``MethodError`` for an invalid value."""
+    """Return the changed entry, or a new one. Raises ``MethodError`` for an invalid value."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
     changes: dict[str, str | None] = msgspec.to_builtins(patch)  # It leaves out what is not set.
     # A new name does not count as activity, only what changes how the conversation goes on.
@@ -435,7 +435,7 @@ def _label(value: str | None) -> str | None:
 
 
 def _thinking(value: str | None, model: Model | None, runtime: Runtime) -> str | None:
-    """Returns the thinking level to store. "off" is stored only if the session's model would otherwise think."""
+    """Return the thinking level to store. "off" is stored only if the session's model would otherwise think."""
     if value is None:
         return None
     level = parse_level(value)
@@ -448,7 +448,7 @@ def _thinking(value: str | None, model: Model | None, runtime: Runtime) -> str |
 
 
 def session_model(entry: Mapping[str, Any], target: SessionRef, runtime: Runtime) -> Model | None:
-    """Returns the model that the session uses, or None when it is no longer known."""
+    """Return the model that the session uses, or None when it is no longer known."""
     try:
         return current_model(entry, runtime.config.current, runtime.models.catalogue(), target.agent_id)
     except UnknownModel:
@@ -494,7 +494,7 @@ def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, run
 
 @methods.add("sessions.reset", SessionKey)
 async def reset(call: MethodCall, params: SessionKey) -> SessionRestarted:
-    """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
+    """Start a new session under the key. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
     target = gateway.directory.to_change(params.key)
     rotation = await start_over(gateway.runtime, gateway.runs, target)
@@ -516,7 +516,7 @@ class SessionsDelete(Params):
 
 @methods.add("sessions.delete", SessionsDelete)
 async def delete(call: MethodCall, params: SessionsDelete) -> SessionDeleted:
-    """Deletes a session; its transcript is kept as an archive."""
+    """Delete a session; its transcript is kept as an archive."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
     if target == gateway.directory.target("main"):
@@ -551,7 +551,7 @@ class SessionsResume(Params):
 
 @methods.add("sessions.resume", SessionsResume)
 async def resume(call: MethodCall, params: SessionsResume) -> SessionResumed:
-    """Makes an earlier session the current one again."""
+    """Make an earlier session the current one again."""
     if params.session_id is not None and params.index is not None:
         raise MethodError("Provide either sessionId or index (not both)")
     target = call.gateway.directory.target(params.key)
@@ -583,7 +583,7 @@ class SessionsCompact(Params):
 
 @methods.add("sessions.compact", SessionsCompact)
 async def compact(call: MethodCall, params: SessionsCompact) -> TranscriptShortened:
-    """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
+    """Keep the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
     entry = await gateway.directory.entry(target)
@@ -622,7 +622,7 @@ class SessionsCompaction(Params):
 
 @methods.add("sessions.compaction", SessionsCompaction)
 async def compaction(call: MethodCall, params: SessionsCompaction) -> SessionCompaction:
-    """Condenses the older part of a conversation as ``/compact`` does, tells what it would do, or takes it back."""
+    """Compact a conversation as ``/compact`` does, preview it, or undo it."""
     target = call.gateway.directory.target(params.key)
     compactions, result = call.gateway.runs.compactions, SessionCompaction(ok=True, key=shown_key(target.key))
     try:
@@ -649,7 +649,7 @@ class SessionsArchive(Params):
 
 @methods.add("sessions.archive", SessionsArchive)
 async def archive(call: MethodCall, params: SessionsArchive) -> TranscriptsArchived:
-    """Compresses old transcripts now rather than in the next hour."""
+    """Compress old transcripts now rather than in the next hour."""
     done = await call.gateway.maintenance.compress(params.after_days, params.most)
     return TranscriptsArchived(
         ok=not done.problems,
@@ -695,7 +695,7 @@ class SessionsEntries(Params):
 
 @methods.add("sessions.entries", SessionsEntries)
 async def entries(call: MethodCall, params: SessionsEntries) -> SessionEntries:
-    """Tells what entries of the tree hold: who says what and when, or the stored lines. Unknown ids are left out."""
+    """Return entries of the tree: who, when and the text, or the stored lines. Unknown ids are left out."""
     target = call.gateway.directory.target(params.key)
     transcript = await _transcript(call.gateway.runtime.stores, target)
     ids = params.ids[:MOST_RAW] if params.raw else params.ids
@@ -712,12 +712,12 @@ class SessionsBranch(Params):
     entry_id: NonEmpty | None = None
     """The entry after which the session continues. Without it the session continues from its beginning."""
     summarize: bool = True
-    """Adds a summary of the branch that is left, for the agent."""
+    """Add a summary of the branch that is left, for the agent."""
 
 
 @methods.add("sessions.branch", SessionsBranch)
 async def branch(call: MethodCall, params: SessionsBranch) -> SessionBranched:
-    """Goes on from an earlier entry; what followed stays as a branch."""
+    """Continue from an earlier entry; what followed stays as a branch."""
     target = call.gateway.directory.target(params.key)
     if call.gateway.runs.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
@@ -740,7 +740,7 @@ class SessionsLabel(Params):
 
 @methods.add("sessions.label", SessionsLabel)
 async def label(call: MethodCall, params: SessionsLabel) -> EntryLabelled:
-    """Names a place in a conversation."""
+    """Label an entry of a conversation."""
     target = call.gateway.directory.target(params.key)
 
     async def name() -> str:
@@ -824,7 +824,7 @@ class SessionsImport(Params):
 
 @methods.add("sessions.import", SessionsImport)
 async def import_(call: MethodCall, params: SessionsImport) -> SessionImported:
-    """Brings in an exported conversation as a new session."""
+    """Import an exported conversation as a new session."""
     gateway = call.gateway
     target = gateway.directory.target(params.key)
     gateway.directory.require_agent(target.agent_id)
@@ -893,7 +893,7 @@ class FolderImportNews(Result):
 
 @methods.add("sessions.importFolder", SessionsImportFolder)
 async def import_folder(call: MethodCall, params: SessionsImportFolder) -> FolderImportNews:
-    """Begins an import, or tells what it has done since the last call. One runs at a time."""
+    """Begin an import, or return what it has done since the last call. One runs at a time."""
     gateway = call.gateway
     if not gateway.runtime.stores.on_files:
         raise MethodError("This Gateway keeps its sessions in a database, and folders are imported into files only.")

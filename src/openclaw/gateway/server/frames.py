@@ -1,6 +1,6 @@
 """The frames of the protocol: requests with their parameters, answers and events, as they are read and written.
 
-Parameters are checked as a whole: a caller is told everything that is wrong with them.
+Parameters are checked as a whole: the error lists every problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openclaw.text import clipped
 T = TypeVar("T")
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 MAX_NUMBER = 2**53 - 1
-"""The largest whole number that every client can hold. Sizes and counts of ours fit into it, too."""
+"""The largest whole number that every client can hold. Our sizes and counts fit into it."""
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 512 * 1024
@@ -143,7 +143,7 @@ def encode_event(
 
 
 def close_reason(text: str) -> bytes:
-    """Shortens the reason to what a close frame can hold, and never cuts inside a character."""
+    """Shorten the reason to what a close frame can hold, and never cut inside a character."""
     return text.encode()[:CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()
 
 
@@ -185,21 +185,21 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             return _decoder(shape).decode(mended_json(data))
         value = _whole_numbers(decode_any(data))
-        found = problems(value, shape)
-        if not found:
+        errors = problems(value, shape)
+        if not errors:
             return msgspec.convert(value, shape)
     except (NotJson, RecursionError):
         raise InvalidParams(f"invalid {method} params: must be valid JSON") from None
     except msgspec.MsgspecError:
-        found = [first]
-    raise InvalidParams(f"invalid {method} params: {'; '.join(found)}")
+        errors = [first]
+    raise InvalidParams(f"invalid {method} params: {'; '.join(errors)}")
 
 
 def problems(value: Any, shape: type[Any]) -> list[str]:
     """The problems of a plain value, in the order of the schema and without repeats."""
-    found: list[str] = []
-    _check(value, _info(shape), "", found)
-    return list(dict.fromkeys(found))[:MAX_PROBLEMS]
+    errors: list[str] = []
+    _check(value, _info(shape), "", errors)
+    return list(dict.fromkeys(errors))[:MAX_PROBLEMS]
 
 
 @cache
@@ -208,7 +208,7 @@ def _info(shape: type[Any]) -> inspect.Type:
 
 
 def _whole_numbers(value: Any) -> Any:
-    """Turns whole floats into integers, because JSON has one kind of number."""
+    """Convert whole floats to integers, because JSON has one kind of number."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
@@ -218,79 +218,79 @@ def _whole_numbers(value: Any) -> Any:
     return value
 
 
-def _report(found: list[str], path: str, text: str) -> None:
-    if len(found) < MAX_PROBLEMS * 4:
-        found.append(f"at {path}: {text}" if path else text)
+def _report(errors: list[str], path: str, text: str) -> None:
+    if len(errors) < MAX_PROBLEMS * 4:
+        errors.append(f"at {path}: {text}" if path else text)
 
 
-def _check(value: Any, kind: inspect.Type, path: str, found: list[str]) -> None:
+def _check(value: Any, kind: inspect.Type, path: str, errors: list[str]) -> None:
     match kind:
         case inspect.Metadata():
-            _check(value, kind.type, path, found)
+            _check(value, kind.type, path, errors)
         case inspect.StructType():
-            _check_struct(value, kind, path, found)
+            _check_struct(value, kind, path, errors)
         case inspect.StrType():
-            _check_string(value, kind, path, found)
+            _check_string(value, kind, path, errors)
         case inspect.BoolType():
             if not isinstance(value, bool):
-                _report(found, path, "must be boolean")
+                _report(errors, path, "must be boolean")
         case inspect.NoneType():
             if value is not None:
-                _report(found, path, "must be null")
+                _report(errors, path, "must be null")
         case inspect.IntType() | inspect.FloatType():
-            _check_number(value, kind, path, found)
+            _check_number(value, kind, path, errors)
         case inspect.LiteralType() | inspect.EnumType():
             allowed = kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
             if not any(value == choice and type(value) is type(choice) for choice in allowed):
-                _report(found, path, "must be equal to one of the allowed values")
+                _report(errors, path, "must be equal to one of the allowed values")
         case inspect.UnionType():
-            _check_union(value, kind, path, found)
+            _check_union(value, kind, path, errors)
         case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
-            _check_list(value, kind, path, found)
+            _check_list(value, kind, path, errors)
         case inspect.DictType():
             if not isinstance(value, dict):
-                _report(found, path, "must be object")
+                _report(errors, path, "must be object")
                 return
             for name, item in value.items():
-                _check(item, kind.value_type, f"{path}/{clipped(str(name), 81)}", found)
+                _check(item, kind.value_type, f"{path}/{clipped(str(name), 81)}", errors)
         case _:
             pass
 
 
-def _check_struct(value: Any, kind: inspect.StructType, path: str, found: list[str]) -> None:
+def _check_struct(value: Any, kind: inspect.StructType, path: str, errors: list[str]) -> None:
     if not isinstance(value, dict):
-        _report(found, path, "must be object")
+        _report(errors, path, "must be object")
         return
     fields = {field.encode_name: field for field in kind.fields}
     for name, field in fields.items():
         if field.required and name not in value:
-            _report(found, path, f"must have required property '{name}'")
+            _report(errors, path, f"must have required property '{name}'")
     if kind.forbid_unknown_fields:
         for name in value:
             if name not in fields and name != kind.tag_field:
-                _report(found, path or "root", f"unexpected property '{clipped(name, 81)}'")
+                _report(errors, path or "root", f"unexpected property '{clipped(name, 81)}'")
     for name, field in fields.items():
         if name in value:
-            _check(value[name], field.type, f"{path}/{name}", found)
+            _check(value[name], field.type, f"{path}/{name}", errors)
 
 
-def _check_string(value: Any, kind: inspect.StrType, path: str, found: list[str]) -> None:
+def _check_string(value: Any, kind: inspect.StrType, path: str, errors: list[str]) -> None:
     if not isinstance(value, str):
-        _report(found, path, "must be string")
+        _report(errors, path, "must be string")
         return
     if kind.max_length is not None and len(value) > kind.max_length:
-        _report(found, path, f"must NOT have more than {kind.max_length} characters")
+        _report(errors, path, f"must NOT have more than {kind.max_length} characters")
     if kind.min_length is not None and len(value) < kind.min_length:
-        _report(found, path, f"must NOT have fewer than {kind.min_length} characters")
+        _report(errors, path, f"must NOT have fewer than {kind.min_length} characters")
     if kind.pattern is not None and not re.search(kind.pattern, value):
-        _report(found, path, f'must match pattern "{kind.pattern}"')
+        _report(errors, path, f'must match pattern "{kind.pattern}"')
 
 
-def _check_number(value: Any, kind: inspect.IntType | inspect.FloatType, path: str, found: list[str]) -> None:
+def _check_number(value: Any, kind: inspect.IntType | inspect.FloatType, path: str, errors: list[str]) -> None:
     whole = isinstance(kind, inspect.IntType)
     allowed = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, allowed):
-        _report(found, path, "must be integer" if whole else "must be number")
+        _report(errors, path, "must be integer" if whole else "must be number")
         return
     for bound, holds, sign in (
         (kind.le, lambda limit: value <= limit, "<="),
@@ -299,10 +299,10 @@ def _check_number(value: Any, kind: inspect.IntType | inspect.FloatType, path: s
         (kind.gt, lambda limit: value > limit, ">"),
     ):
         if bound is not None and not holds(bound):
-            _report(found, path, f"must be {sign} {bound}")
+            _report(errors, path, f"must be {sign} {bound}")
 
 
-def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str]) -> None:
+def _check_union(value: Any, kind: inspect.UnionType, path: str, errors: list[str]) -> None:
     members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
     if value is None and len(members) < len(kind.types):
         return
@@ -318,18 +318,18 @@ def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str
             return
         attempts.append(attempt)
     for attempt in attempts:
-        found.extend(attempt)
+        errors.extend(attempt)
     if len(members) > 1:
-        _report(found, path, "must match a schema in anyOf")
+        _report(errors, path, "must match a schema in anyOf")
 
 
-def _check_list(value: Any, kind: Any, path: str, found: list[str]) -> None:
+def _check_list(value: Any, kind: Any, path: str, errors: list[str]) -> None:
     if not isinstance(value, list):
-        _report(found, path, "must be array")
+        _report(errors, path, "must be array")
         return
     if kind.max_length is not None and len(value) > kind.max_length:
-        _report(found, path, f"must NOT have more than {kind.max_length} items")
+        _report(errors, path, f"must NOT have more than {kind.max_length} items")
     if kind.min_length is not None and len(value) < kind.min_length:
-        _report(found, path, f"must NOT have fewer than {kind.min_length} items")
+        _report(errors, path, f"must NOT have fewer than {kind.min_length} items")
     for index, item in enumerate(value):
-        _check(item, kind.item_type, f"{path}/{index}", found)
+        _check(item, kind.item_type, f"{path}/{index}", errors)

@@ -95,7 +95,7 @@ class MethodCall:
         self.params = params
 
     def respond(self, payload: Any) -> None:
-        """Sends an early ``res`` with the same id. The handler's return value follows as the last one."""
+        """Send an early ``res`` with the same id. The handler's return value follows as the last one."""
         self.client.note_answer(payload)
         self.client.send_frame(encode_response(self.id, payload))
 
@@ -129,11 +129,11 @@ class MethodTable:
     def __init__(self, *families: MethodTable) -> None:
         self._methods: dict[str, Method] = {}
         for family in families:
-            for found in family._methods.values():
-                self._add(found)
+            for method in family._methods.values():
+                self._add(method)
 
     def add(self, name: str, params: type[Any] | None = None) -> Callable[[H], H]:
-        """Decorates the function that answers ``name``. The right that it needs is in ``METHOD_RIGHTS``.
+        """Decorate the function that answers ``name``. The right that it needs is in ``METHOD_RIGHTS``.
 
         ``params`` is the record that its parameters decode into; the handler gets it beside the call. Without one, the
         call has plain values. The handler's return annotation is the type of the result, which ``docs/methods.md``
@@ -149,7 +149,7 @@ class MethodTable:
         return register
 
     def add_own(self, name: str, right: Right, handler: Handler) -> None:
-        """Adds a method of an extension, which says itself who may call it."""
+        """Add a method of an extension, which says itself who may call it."""
         self._add(Method(name, None, handler, right))
 
     def _add(self, method: Method) -> None:
@@ -169,12 +169,12 @@ class MethodTable:
         """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
         if name == "connect":
             raise MethodError("connect is only valid as the first request")
-        found = self._methods.get(name)
-        right = found.right if found is not None else None
+        method = self._methods.get(name)
+        right = method.right if method is not None else None
         if refused := refusal(client.role, client.rights, right or right_of(name)):
             raise MethodError(refused)
-        if found is not None:
-            return found
+        if method is not None:
+            return method
         shown = clipped(name, 81)
         if name in ADVERTISED:
             raise MethodError(f"{shown} is not available in this version", code="UNAVAILABLE")
@@ -184,11 +184,11 @@ class MethodTable:
 def open_call(
     gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes, hops: int = 0
 ) -> tuple[Method, MethodCall]:
-    """Authorises the call and decodes its parameters. Raises ``MethodError``."""
-    found = gateway.methods.find(client, name)
+    """Authorise the call and decode its parameters. Raises ``MethodError``."""
+    method = gateway.methods.find(client, name)
     try:
-        if found.params is not None:
-            params = decode_params(name, raw, found.params)
+        if method.params is not None:
+            params = decode_params(name, raw, method.params)
         else:
             params = decode_any(bytes(raw)) if bytes(raw).strip() else {}
     except InvalidParams as error:
@@ -197,7 +197,7 @@ def open_call(
         raise MethodError(f"invalid {name} params: must be valid JSON") from None
     if refused := param_refusal(name, params, client.rights):
         raise MethodError(refused)
-    return found, MethodCall(gateway, client, id, name, params if params is not None else {}, hops)
+    return method, MethodCall(gateway, client, id, name, params if params is not None else {}, hops)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -213,12 +213,12 @@ class Answer(msgspec.Struct, frozen=True):
 async def answer(
     gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes, hops: int = 0
 ) -> Answer:
-    """Runs the call and makes its answer, also when the handler fails."""
+    """Run the call and return its answer, even if the handler fails."""
     try:
-        found, call = open_call(gateway, client, id, name, raw, hops)
+        method, call = open_call(gateway, client, id, name, raw, hops)
         if (elsewhere := await gateway.cluster.answer_elsewhere(call, raw)) is not None:
             return elsewhere
-        payload = await found.answer(call)
+        payload = await method.answer(call)
         client.note_answer(payload)
         return Answer(encode_response(id, payload), True)
     except MethodError as error:
