@@ -90,7 +90,7 @@ async def test_rules_of_the_node_and_of_the_gateway(
     rules(tmp_path, **own)
     wanted = shell("touch made", **asked)
     if expected is None:
-        assert (await commands.carry_out("system.run", wanted))["exitCode"] == 0
+        assert (await commands.carry_out("system.run", wanted)).exit_code == 0
     else:
         with pytest.raises(CommandFailed) as refused:
             await commands.carry_out("system.run", wanted)
@@ -113,13 +113,13 @@ async def test_what_was_asked_about_is_what_runs(commands: NodeCommands, tmp_pat
 async def test_output_time_and_secrets_are_bounded(commands: NodeCommands, tmp_path: Path) -> None:
     rules(tmp_path, security="full", ask="off")
     long = await commands.carry_out("system.run", shell("head -c 3000000 /dev/zero | tr '\\0' '\"'; echo end"))
-    assert long["stdout"].endswith("end\n") and long["truncated"]
+    assert long.stdout.endswith("end\n") and long.truncated
     assert len(msgspec.json.encode(long)) < 400_000
     slow = await commands.carry_out("system.run", shell("echo $$; exec sleep 600", timeoutMs=1500))
-    assert (slow["timedOut"], slow["success"]) == (True, False)
-    assert not slow["stdout"] or not Path(f"/proc/{int(slow['stdout'])}").exists()
+    assert (slow.timed_out, slow.success) == (True, False)
+    assert not slow.stdout or not Path(f"/proc/{int(slow.stdout)}").exists()
     env = await commands.carry_out("system.run", shell("env; pwd", env={"TZ": "UTC"}))
-    assert "hunter2" not in env["stdout"] and "TZ=UTC" in env["stdout"] and str(tmp_path) in env["stdout"]
+    assert "hunter2" not in env.stdout and "TZ=UTC" in env.stdout and str(tmp_path) in env.stdout
     with pytest.raises(CommandFailed, match="may not be set"):
         await commands.carry_out("system.run", shell("env", env={"LD_PRELOAD": "x"}))
     with pytest.raises(CommandFailed, match="is not available here"):
@@ -171,7 +171,7 @@ def test_an_identity_stays_the_same_and_a_damaged_one_is_not_replaced(tmp_path: 
     path = tmp_path / "identity" / "device.json"
     assert path.stat().st_mode & 0o777 == 0o600
     assert NodeIdentity(str(tmp_path), clock).id == first.id
-    first.keep_token({"deviceToken": "t1", "scopes": []})
+    first.store_token({"deviceToken": "t1", "scopes": []})
     assert NodeIdentity(str(tmp_path), clock).token() == "t1"
     for damaged in ("{", "[]", '{"privateKeyPem": "nonsense"}'):
         path.write_text(damaged)

@@ -76,7 +76,7 @@ USUAL: dict[Platform, frozenset[str]] = {
     "windows": _SYSTEM,
     "unknown": _CANVAS | _SYSTEM | {"camera.list", "location.get"},
 }
-"""What a node of each platform may be asked for without a setting."""
+"""The commands allowed on each platform without a setting."""
 _PREFIXES: dict[str, Platform] = {
     "ios": "ios",
     "android": "android",
@@ -132,11 +132,11 @@ class Nodes:
 
     @property
     def any(self) -> bool:
-        """Whether there is a node at all. If not, agents are not told of nodes."""
+        """Whether there is a node at all. If not, prompts do not mention nodes."""
         return bool(self.connected.count or self._paired())
 
     def joined(self, client: Client, connect: ConnectParams) -> None:
-        """Takes in the connection of a node. Without a device there is nothing that a node could be known by."""
+        """Register the connection of a node. A client without a device has no id that a node could have."""
         if client.role != "node" or client.device_id is None:
             return
         info = connect.client
@@ -159,13 +159,13 @@ class Nodes:
 
     def all(self) -> list[NodeFacts]:
         paired = self._paired()
-        found = {node_id: self._of_device(record) for node_id, record in paired.items()}
+        nodes = {node_id: self._of_device(record) for node_id, record in paired.items()}
         for live in self.connected.all():
             name = self.pairing.name(live.node_id) or live.display_name
-            found[live.node_id] = msgspec.structs.replace(
+            nodes[live.node_id] = msgspec.structs.replace(
                 live, display_name=name, paired=live.node_id in paired, connected=True
             )
-        return sorted(found.values(), key=lambda node: (not node.connected, node.name.lower(), node.node_id))
+        return sorted(nodes.values(), key=lambda node: (not node.connected, node.name.lower(), node.node_id))
 
     def find(self, node_id: str) -> NodeFacts | None:
         return next((node for node in self.all() if node.node_id == node_id), None)
@@ -174,21 +174,21 @@ class Nodes:
         node = self.find(node_id)
         return shortened(node.name if node else node_id[:12], LONGEST_NAME)
 
-    def choose(self, wanted: str | None, command: str | None = None) -> NodeFacts:
+    def choose(self, name: str | None, command: str | None = None) -> NodeFacts:
         nodes = self.all()
-        if not (wanted or "").strip():
+        if not (name or "").strip():
             able = [node for node in nodes if node.connected and (command is None or command in node.commands)]
             if len(able) == 1:
                 return able[0]
             if not able:
                 raise UnknownNode("no node is connected to this Gateway" + (f" that has {command}" if command else ""))
             raise UnknownNode(f"several nodes are connected: {_named(able)}; say which")
-        found = matching(nodes, (wanted or "").strip())
-        if len(found) == 1:
-            return found[0]
-        shown = clipped(repr((wanted or "").strip()), LONGEST_NAME)
-        if found:
-            raise UnknownNode(f"several nodes are called {shown}: {_named(found)}; use the id")
+        matches = matching(nodes, (name or "").strip())
+        if len(matches) == 1:
+            return matches[0]
+        shown = clipped(repr((name or "").strip()), LONGEST_NAME)
+        if matches:
+            raise UnknownNode(f"several nodes are called {shown}: {_named(matches)}; use the id")
         raise UnknownNode(
             f"there is no node {shown}" + (f"; there are: {_named(nodes)}" if nodes else "; none is paired")
         )
@@ -207,11 +207,11 @@ class Nodes:
         return NodeFacts(node_id=node_id, display_name=name, platform=platform, remote_ip=ip, paired=True)
 
 
-def matching(nodes: list[NodeFacts], wanted: str) -> list[NodeFacts]:
-    """The nodes with this id, address or name; else those whose id begins like this."""
-    exact = [node for node in nodes if wanted in (node.node_id, node.remote_ip)]
-    named = [node for node in nodes if node.display_name and _plain(node.display_name) == _plain(wanted)]
-    prefix = [node for node in nodes if len(wanted) >= LEAST_PREFIX and node.node_id.startswith(wanted.lower())]
+def matching(nodes: list[NodeFacts], name: str) -> list[NodeFacts]:
+    """Return the nodes with this id, address or name, else those whose id begins with it."""
+    exact = [node for node in nodes if name in (node.node_id, node.remote_ip)]
+    named = [node for node in nodes if node.display_name and _plain(node.display_name) == _plain(name)]
+    prefix = [node for node in nodes if len(name) >= LEAST_PREFIX and node.node_id.startswith(name.lower())]
     return exact or named or prefix
 
 
@@ -235,7 +235,7 @@ class ConnectedNodes:
         self._settings = settings
         self._connections: dict[str, list[NodeConnection]] = {}
         self._invocations: dict[str, _Invocation] = {}
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._calls: dict[tuple[str, str], _KeyedCall] = {}
 
     # Connections
 
@@ -253,7 +253,7 @@ class ConnectedNodes:
     def left(self, conn_id: str) -> None:
         """Ends what the connection was asked for."""
         for node_id, connections in list(self._connections.items()):
-            if staying := [one for one in connections if one.conn_id != conn_id]:
+            if staying := [connection for connection in connections if connection.conn_id != conn_id]:
                 self._connections[node_id] = staying
             else:
                 del self._connections[node_id]
@@ -288,10 +288,10 @@ class ConnectedNodes:
     async def invoke(
         self, node_id: str, command: str, params: Any = None, *, timeout_ms: int | None = None, key: str
     ) -> NodeAnswer:
-        """Has a node carry out a command. Raises ``NodeFailed``.
+        """Run a command on a node. Raises ``NodeFailed``.
 
         A second call with the same key joins the first one or gets its answer. If everybody who waits is cancelled,
-        the node is told to stop.
+        the node gets a cancel event.
         """
         connection = self._newest(node_id)
         if connection is None:
@@ -303,27 +303,27 @@ class ConnectedNodes:
         if params_json is not None and len(params_json) > MAX_PARAMS_BYTES:
             raise NodeFailed("INVALID", f"params may have {MAX_PARAMS_BYTES} bytes")
         self._forget_old()
-        asked = hashlib.sha256(f"{command}\0{params_json}".encode()).digest()
-        known = self._known.get((node_id, key))
-        if known is None:
-            if sum(one.connection is connection for one in self._invocations.values()) >= MAX_PENDING:
+        digest = hashlib.sha256(f"{command}\0{params_json}".encode()).digest()
+        call = self._calls.get((node_id, key))
+        if call is None:
+            if sum(invocation.connection is connection for invocation in self._invocations.values()) >= MAX_PENDING:
                 raise NodeFailed("BUSY", f"the node is busy with {MAX_PENDING} commands")
             wait_ms = min(timeout_ms or INVOKE_TIMEOUT_MS, MAX_TIMEOUT_MS)
             task = asyncio.create_task(self._carry_out(connection, command, params_json, wait_ms, key))
-            known = self._known[node_id, key] = _Known(asked, task)
+            call = self._calls[node_id, key] = _KeyedCall(digest, task)
             task.add_done_callback(lambda done: self._ended(node_id, key, done))
-        elif known.asked != asked:
+        elif call.digest != digest:
             raise NodeFailed("INVALID", "idempotencyKey was used for another call")
-        known.waiting += 1
+        call.waiting += 1
         try:
-            return await asyncio.shield(known.task)
+            return await asyncio.shield(call.task)
         finally:
-            known.waiting -= 1
-            if not known.waiting and not known.task.done():
-                known.task.cancel()
+            call.waiting -= 1
+            if not call.waiting and not call.task.done():
+                call.task.cancel()
 
     def answered(self, conn_id: str, id: str, end: NodeAnswer | NodeFailed) -> bool:
-        """Takes the answer of a node. Returns False when nobody waits for it, or another node was asked."""
+        """Accept the answer of a node. Returns False if nobody waits for it, or another node was asked."""
         invocation = self._invocations.get(id)
         if invocation is None or invocation.connection.conn_id != conn_id:
             return False
@@ -352,24 +352,24 @@ class ConnectedNodes:
         return invocation.end
 
     def _ended(self, node_id: str, key: str, task: asyncio.Task[NodeAnswer]) -> None:
-        known = self._known.get((node_id, key))
-        if known is None:
+        call = self._calls.get((node_id, key))
+        if call is None:
             return
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or (error is not None and not _is_final(error)):
-            del self._known[node_id, key]  # It may be asked again. The node knows the key, too.
+            del self._calls[node_id, key]  # It may be sent again. The node also recognises the key.
             return
-        known.ended_at = self._clock.monotonic()
-        known.size = 0 if error else len(task.result().payload_json or msgspec.json.encode(task.result().payload))
+        call.ended_at = self._clock.monotonic()
+        call.size = 0 if error else len(task.result().payload_json or msgspec.json.encode(task.result().payload))
 
     def _forget_old(self) -> None:
-        over = [(name, known) for name, known in self._known.items() if known.ended_at is not None]
-        size, oldest = sum(known.size for _, known in over), self._clock.monotonic() - KNOWN_S
-        for name, known in over:
-            too_many = len(self._known) >= MAX_KNOWN or size > MAX_KNOWN_BYTES
-            if too_many or (known.ended_at or 0) < oldest:
-                del self._known[name]
-                size -= known.size
+        over = [(name, call) for name, call in self._calls.items() if call.ended_at is not None]
+        size, oldest = sum(call.size for _, call in over), self._clock.monotonic() - KNOWN_S
+        for name, call in over:
+            too_many = len(self._calls) >= MAX_KNOWN or size > MAX_KNOWN_BYTES
+            if too_many or (call.ended_at or 0) < oldest:
+                del self._calls[name]
+                size -= call.size
 
 
 class _Invocation:
@@ -388,11 +388,11 @@ class _Invocation:
             self.ended.set()
 
 
-class _Known:
+class _KeyedCall:
     """A call by its idempotency key, while it runs and a while after it."""
 
-    def __init__(self, asked: bytes, task: asyncio.Task[NodeAnswer]) -> None:
-        self.asked = asked
+    def __init__(self, digest: bytes, task: asyncio.Task[NodeAnswer]) -> None:
+        self.digest = digest
         self.task = task
         self.waiting = 0
         self.ended_at: float | None = None
@@ -419,10 +419,10 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 def answer_of(
     ok: bool, payload: Any, payload_json: str | None, error: dict[str, Any] | None
 ) -> NodeAnswer | NodeFailed:
-    """What the parameters of ``node.invoke.result`` say."""
+    """Read the parameters of ``node.invoke.result``."""
     if not ok:
-        told = {name: clipped(str(value), ERROR_CHARS) for name, value in (error or {}).items() if value is not None}
-        return NodeFailed("NODE", told.get("message") or "node invoke failed", node_error=told)
+        fields = {name: clipped(str(value), ERROR_CHARS) for name, value in (error or {}).items() if value is not None}
+        return NodeFailed("NODE", fields.get("message") or "node invoke failed", node_error=fields)
     if payload_json is None:
         return NodeAnswer(payload)
     try:
@@ -444,7 +444,7 @@ def platform_of(platform: str, family: str | None = None) -> Platform:
 
 
 def permitted(platform: Platform, allow: Iterable[str], deny: Iterable[str]) -> frozenset[str]:
-    """What a node of this platform may be asked for, under ``allowCommands`` and ``denyCommands``."""
+    """Return the commands allowed on this platform, under ``allowCommands`` and ``denyCommands``."""
     added = {name.strip() for name in allow}
     return (USUAL[platform] | added) - {name.strip() for name in deny} - {""}
 
@@ -512,7 +512,7 @@ class NodeRuns:
         await self._runs.change(lambda runs: runs.pop(run_id, None))
 
     def leave(self, run_id: str) -> None:
-        """Nobody waits for the answer any more. What the node tells later counts."""
+        """Stop waiting; a late report from the node is still accepted."""
         self._awaited.discard(run_id)
 
     async def find(self, run_id: str, node_id: str) -> NodeRun | None:
@@ -521,11 +521,11 @@ class NodeRuns:
         return run if run is not None and run.node_id == node_id else None
 
     def is_awaited(self, run_id: str) -> bool:
-        """Whether somebody waits for the node's answer. What the node tells beside it is then no news."""
+        """Return whether somebody waits for the node's answer. A report besides it is then redundant."""
         return run_id in self._awaited
 
 
-# What a node tells
+# Events of nodes
 
 
 class ExecEvent(msgspec.Struct, kw_only=True, rename="camel"):

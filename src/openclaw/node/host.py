@@ -1,8 +1,8 @@
-"""The reference node: it connects to a Gateway, carries out what it is asked for, and connects again when cut off.
+"""The reference node: it connects to a Gateway, runs the commands that it gets, and reconnects when cut off.
 
-``NodeHost`` is the connection. A command that is running when the connection is lost goes on. Its outcome is told with
-``node.event`` once the node is connected again, so that a command has an end for the agent even if nobody waited for
-the answer any more. ``NodeCommands`` carries commands out, under the exec rules of the node's own machine.
+``NodeHost`` is the connection. A command that is running when the connection is lost continues. The node reports its
+outcome with ``node.event`` once it is connected again, so that a command has an end for the agent even if nobody waits
+for the answer. ``NodeCommands`` runs commands, under the exec rules of the node's own machine.
 ``NodeIdentity`` is its device key and the tokens that Gateways gave it, in ``identity/device.json`` and
 ``identity/device-auth.json`` of the state folder.
 """
@@ -20,7 +20,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import aiohttp
 import msgspec
@@ -59,13 +59,12 @@ CONNECT_S = 15.0
 SILENCE_TICKS = 2.5
 """A Gateway that sends nothing for this many ticks is taken for gone."""
 MAX_RUNNING = 32
-MAX_UNTOLD = 64
+MAX_UNREPORTED = 64
 MAX_REMEMBERED = 256
 """Calls whose answers are remembered by their key, so that a repeated call is not carried out again."""
 MAX_REMEMBERED_BYTES = 256 * 1024
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 OUTPUT_CHARS = 20_000
-CANCELLED = {"ok": False, "error": {"code": "CANCELLED", "message": "the call was cancelled"}}
 CLIENT_ID, CLIENT_MODE, ROLE = "node-host", "node", "node"
 MAX_OUTPUT_CHARS = 200_000
 MAX_OUTPUT_BYTES = 300_000
@@ -86,16 +85,55 @@ class GatewayAddress(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the only certificate that is accepted."""
 
 
-class NotLetIn(Exception):
-    """The Gateway did not let the node in."""
+class FrameError(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The error of an answer, from the Gateway or from this node."""
 
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(str(error.get("message") or "refused"))
-        self.code = str(error.get("code") or "")
-        details = error.get("details")
-        self.details: dict[str, Any] = details if isinstance(details, dict) else {}
-        wait = error.get("retryAfterMs")
-        self.retry_after_s = wait / 1000 if isinstance(wait, int) else 0.0
+    code: str = ""
+    message: str = ""
+    once_only: str = ""
+    """Why ``allow-always`` would not be remembered for a command that needs an approval."""
+    details: Any = None
+    retry_after_ms: int | None = None
+
+
+class Frame(msgspec.Struct):
+    """A frame of the Gateway: an answer or an event."""
+
+    type: str = ""
+    id: str = ""
+    event: str = ""
+    ok: bool = False
+    payload: Any = None
+    error: FrameError | None = None
+
+
+class InvokeRequest(msgspec.Struct, rename="camel"):
+    id: str
+    node_id: str
+    command: str
+    params_json: str | None = msgspec.field(name="paramsJSON", default=None)
+    idempotency_key: str = ""
+
+
+class CallResult(msgspec.Struct, omit_defaults=True):
+    """The end of a command, as ``node.invoke.result`` reports it."""
+
+    ok: bool
+    payload_json: str | None = msgspec.field(name="payloadJSON", default=None)
+    error: FrameError | None = None
+
+
+CANCELLED = CallResult(False, error=FrameError("CANCELLED", "the call was cancelled"))
+
+
+class ConnectRejected(Exception):
+    """The Gateway rejected the node."""
+
+    def __init__(self, error: FrameError) -> None:
+        super().__init__(error.message or "refused")
+        self.code = error.code
+        self.details: dict[str, Any] = error.details if isinstance(error.details, dict) else {}
+        self.retry_after_s = (error.retry_after_ms or 0) / 1000
 
 
 class NodeHost:
@@ -120,12 +158,12 @@ class NodeHost:
         self._platform = platform
         self._path_env = path_env
         self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._calls: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._calls: dict[str, asyncio.Task[CallResult]] = {}
         self._requests: dict[str, str] = {}
         """The keys of calls by the ids that the Gateway gave them."""
-        self._untold: deque[dict[str, Any]] = deque(maxlen=MAX_UNTOLD)
-        self._unconfirmed: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        """What was sent and is not confirmed by the Gateway yet."""
+        self._unreported: deque[NodeReport] = deque(maxlen=MAX_UNREPORTED)
+        self._unconfirmed: dict[str, asyncio.Future[Frame]] = {}
+        """Requests that the Gateway has not answered yet."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.connected = asyncio.Event()
 
@@ -139,7 +177,7 @@ class NodeHost:
                         pause = FIRST_PAUSE_S
                         await self._serve(socket, tick_s)
                     log.info("the connection to %s ended", self._address.url)
-                except NotLetIn as refused:
+                except ConnectRejected as refused:
                     pause = self._after_refusal(refused, pause)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
                     log.warning("%s cannot be reached: %s", self._address.url, str(error) or type(error).__name__)
@@ -151,7 +189,7 @@ class NodeHost:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._commands.close()
 
-    def _after_refusal(self, refused: NotLetIn, pause: float) -> float:
+    def _after_refusal(self, refused: ConnectRejected, pause: float) -> float:
         """Says why, and how long the node waits before it asks again."""
         if refused.code == "NOT_PAIRED" and (request := refused.details.get("requestId")):
             log.warning("waiting to be let in; on the Gateway: openclaw nodes approve %s", request)
@@ -163,7 +201,7 @@ class NodeHost:
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncGenerator[tuple[aiohttp.ClientWebSocketResponse, float]]:
-        """Connects and shakes hands. Raises ``NotLetIn`` and what aiohttp raises."""
+        """Connects and shakes hands. Raises ``ConnectRejected`` and what aiohttp raises."""
         address = self._address
         ssl: Any = True
         if address.tls_fingerprint:
@@ -190,7 +228,7 @@ class NodeHost:
 
     async def _shake_hands(self, socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
         challenge = await _frame(socket)
-        nonce = str((challenge.get("payload") or {}).get("nonce") or "")
+        nonce = str(challenge.payload.get("nonce") or "") if isinstance(challenge.payload, dict) else ""
         address = self._address
         token = address.token or (None if address.password else await asyncio.to_thread(self._identity.token))
         connect: dict[str, Any] = {
@@ -216,19 +254,19 @@ class NodeHost:
             connect["auth"] = {"token": token} if token else {"password": address.password}
         await socket.send_json({"type": "req", "id": "connect", "method": "connect", "params": connect})
         answer = await _frame(socket)
-        while answer.get("id") != "connect":
+        while answer.id != "connect":
             answer = await _frame(socket)
-        if not answer.get("ok"):
-            raise NotLetIn(answer.get("error") or {})
-        hello: dict[str, Any] = answer.get("payload") or {}
+        if not answer.ok:
+            raise ConnectRejected(answer.error or FrameError())
+        hello: dict[str, Any] = answer.payload or {}
         if isinstance(auth := hello.get("auth"), dict):
-            await asyncio.to_thread(self._identity.keep_token, auth)
+            await asyncio.to_thread(self._identity.store_token, auth)
         return hello
 
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse, tick_s: float) -> None:
-        for event in list(self._untold):
-            self._untold.remove(event)
-            self._spawn(self._tell(event))
+        for event in list(self._unreported):
+            self._unreported.remove(event)
+            self._spawn(self._report(event))
         while True:
             try:
                 async with asyncio.timeout(tick_s * SILENCE_TICKS):
@@ -241,38 +279,42 @@ class NodeHost:
                 if socket.closed or message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.ERROR):
                     return
                 continue
-            self._take(_decoded(message.data))
+            self._handle(_decoded(message.data))
 
-    def _take(self, frame: dict[str, Any]) -> None:
-        payload = frame.get("payload")
-        if frame.get("type") == "res":
-            waiting = self._unconfirmed.get(str(frame.get("id")))
+    def _handle(self, frame: Frame) -> None:
+        if frame.type == "res":
+            waiting = self._unconfirmed.get(frame.id)
             if waiting is not None and not waiting.done():
                 waiting.set_result(frame)
             return
-        if frame.get("type") != "event" or not isinstance(payload, dict):
+        if frame.type != "event" or not isinstance(frame.payload, dict):
             return
-        if frame.get("event") == "node.invoke.request" and payload.get("nodeId") == self._identity.id:
-            self._spawn(self._answer(payload))
-        elif frame.get("event") == "node.invoke.cancel":
-            call = self._calls.get(self._requests.get(str(payload.get("id")), ""))
+        if frame.event == "node.invoke.request":
+            try:
+                request = msgspec.convert(frame.payload, InvokeRequest)
+            except msgspec.ValidationError as error:
+                log.warning("ignored a malformed node.invoke.request: %s", error)
+                return
+            if request.node_id == self._identity.id:
+                self._spawn(self._answer(request))
+        elif frame.event == "node.invoke.cancel":
+            call = self._calls.get(self._requests.get(str(frame.payload.get("id")), ""))
             if call is not None and not call.done():
                 call.cancel()
 
     # Calls
 
-    async def _answer(self, request: dict[str, Any]) -> None:
-        """Carries the request out and answers it. A key that is known is not carried out again."""
-        id, command = str(request.get("id") or ""), str(request.get("command") or "")
-        key = str(request.get("idempotencyKey") or id)
+    async def _answer(self, request: InvokeRequest) -> None:
+        """Run the command and answer the request. A call with a repeated key is not run again."""
+        id, key = request.id, request.idempotency_key or request.id
         call = self._calls.get(key)
         if call is None:
-            busy = sum(not known.done() for known in self._calls.values())
+            busy = sum(not running.done() for running in self._calls.values())
             if busy >= MAX_RUNNING:
-                error = {"code": "UNAVAILABLE", "message": f"the node is busy with {MAX_RUNNING} commands"}
-                await self._send_result(id, {"ok": False, "error": error})
+                error = FrameError("UNAVAILABLE", f"the node is busy with {MAX_RUNNING} commands")
+                await self._send_result(id, CallResult(False, error=error))
                 return
-            call = self._calls[key] = self._spawn(self._carry_out(command, request.get("paramsJSON")))
+            call = self._calls[key] = self._spawn(self._carry_out(request))
         self._requests[id] = key
         try:
             await asyncio.wait([call])
@@ -280,39 +322,40 @@ class NodeHost:
         finally:
             self._requests.pop(id, None)
         self._forget_old()
-        told = await self._send_result(id, result)
-        if not told and command == "system.run" and result is not CANCELLED:
-            await self._tell(_outcome(request, result))
+        delivered = await self._send_result(id, result)
+        if not delivered and request.command == "system.run" and result is not CANCELLED:
+            await self._report(_outcome(request, result))
 
-    async def _carry_out(self, command: str, params_json: Any) -> dict[str, Any]:
+    async def _carry_out(self, request: InvokeRequest) -> CallResult:
         try:
-            params = msgspec.json.decode(params_json) if isinstance(params_json, str) else None
-            payload = await self._commands.carry_out(command, params)
+            params = None if request.params_json is None else msgspec.json.decode(request.params_json)
+            payload = await self._commands.carry_out(request.command, params)
         except (msgspec.MsgspecError, RecursionError) as error:
-            return {"ok": False, "error": {"code": "INVALID_REQUEST", "message": f"paramsJSON is not JSON: {error}"}}
+            return CallResult(False, error=FrameError("INVALID_REQUEST", f"paramsJSON is not JSON: {error}"))
         except CommandFailed as failed:
-            return {"ok": False, "error": failed.error}
+            return CallResult(False, error=failed.error)
         except Exception as error:
-            log.exception("%s failed", command)
-            return {"ok": False, "error": {"code": "UNAVAILABLE", "message": f"the node failed: {error}"}}
-        return {"ok": True, "payloadJSON": msgspec.json.encode(payload).decode()}
+            log.exception("%s failed", request.command)
+            return CallResult(False, error=FrameError("UNAVAILABLE", f"the node failed: {error}"))
+        return CallResult(True, msgspec.json.encode(payload).decode())
 
     def _forget_old(self) -> None:
         over = [key for key, call in self._calls.items() if call.done()]
-        sizes = {key: len(_result(self._calls[key]).get("payloadJSON") or "") for key in over}
+        sizes = {key: len(_result(self._calls[key]).payload_json or "") for key in over}
         total = sum(sizes.values())
         for key in over:
             if len(self._calls) > MAX_REMEMBERED or total > MAX_REMEMBERED_BYTES:
                 del self._calls[key]
                 total -= sizes[key]
 
-    async def _send_result(self, id: str, result: dict[str, Any]) -> bool:
-        """Returns whether somebody got the answer."""
-        answer = await self._request("node.invoke.result", {"id": id, "nodeId": self._identity.id, **result})
-        return answer is not None and not (answer.get("payload") or {}).get("ignored")
+    async def _send_result(self, id: str, result: CallResult) -> bool:
+        """Return whether somebody received the answer."""
+        params = {"id": id, "nodeId": self._identity.id, **msgspec.to_builtins(result)}
+        answer = await self._request("node.invoke.result", params)
+        return answer is not None and not (isinstance(answer.payload, dict) and answer.payload.get("ignored"))
 
-    async def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        """The Gateway's answer to a request, or None if the connection ended before."""
+    async def _request(self, method: str, params: object) -> Frame | None:
+        """Return the Gateway's answer to a request, or None if the connection ended before."""
         socket = self._socket
         if socket is None or socket.closed:
             return None
@@ -336,65 +379,90 @@ class NodeHost:
 
     # Outcomes that nobody waited for
 
-    async def _tell(self, event: dict[str, Any]) -> None:
-        """Tells the Gateway how a command ended. Without a connection it is kept until there is one.
+    async def _report(self, event: NodeReport) -> None:
+        """Report the end of a command to the Gateway. Without a connection the report waits for one.
 
-        A Gateway that cannot keep it, perhaps because its disk is full, is told again.
+        It is sent again while the Gateway cannot store it, for example because its disk is full.
         """
         pause = FIRST_PAUSE_S
         while (answer := await self._request("node.event", event)) is not None:
-            if (answer.get("error") or {}).get("code") != "UNAVAILABLE":
+            if answer.error is None or answer.error.code != "UNAVAILABLE":
                 return
             await self._clock.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
-        self._untold.append(event)
+        self._unreported.append(event)
 
 
-def _outcome(request: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The ``node.event`` that tells how a command ended."""
-    asked = _decoded(request.get("paramsJSON") or "{}")
-    payload: dict[str, Any] = {"sessionKey": asked.get("sessionKey"), "runId": asked.get("runId"), "host": "node"}
-    payload["command"] = str(asked.get("rawCommand") or " ".join(map(str, asked.get("command") or [])))[:2000]
-    if result["ok"]:
-        ended = _decoded(result["payloadJSON"])
-        payload |= {name: ended.get(name) for name in ("exitCode", "timedOut", "success")}
-        payload["output"] = within_bytes(str(ended.get("stdout") or "")[-OUTPUT_CHARS:])
-    else:
-        payload["reason"] = result["error"]["message"]
-    told = msgspec.json.encode({name: value for name, value in payload.items() if value is not None}).decode()
-    return {"event": "exec.finished" if result["ok"] else "exec.denied", "payloadJSON": told}
+class NodeReport(msgspec.Struct):
+    """The parameters of ``node.event``."""
+
+    event: str
+    payload_json: str = msgspec.field(name="payloadJSON")
 
 
-def _result(call: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
-    """The result of a call that is over. One that the Gateway cancelled has one, too."""
+class CommandEnd(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """The payload of the event that reports how a command ended."""
+
+    session_key: str | None = None
+    run_id: str | None = None
+    host: Literal["node"]
+    command: str
+    exit_code: int | None = None
+    timed_out: bool | None = None
+    success: bool | None = None
+    output: str | None = None
+    reason: str | None = None
+
+
+def _outcome(request: InvokeRequest, result: CallResult) -> NodeReport:
+    """Return the ``node.event`` that reports how a command ended."""
+    try:
+        run = msgspec.json.decode(request.params_json or "{}", type=SystemRun)
+    except (msgspec.MsgspecError, RecursionError):
+        run = SystemRun()
+    end = CommandEnd(
+        session_key=run.session_key,
+        run_id=run.run_id,
+        host="node",
+        command=(run.raw_command or " ".join(run.command))[:2000],
+    )
+    if result.payload_json is not None:
+        output = msgspec.json.decode(result.payload_json, type=SystemRunResult)
+        end.exit_code, end.timed_out, end.success = output.exit_code, output.timed_out, output.success
+        end.output = within_bytes(output.stdout[-OUTPUT_CHARS:])
+    elif result.error is not None:
+        end.reason = result.error.message
+    return NodeReport("exec.finished" if result.ok else "exec.denied", msgspec.json.encode(end).decode())
+
+
+def _result(call: asyncio.Task[CallResult]) -> CallResult:
+    """Return the result of a call that is over, also if the Gateway cancelled it."""
     return CANCELLED if call.cancelled() else call.result()
 
 
-async def _frame(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
+async def _frame(socket: aiohttp.ClientWebSocketResponse) -> Frame:
     message = await socket.receive()
     if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
         raise aiohttp.ClientConnectionError("the Gateway closed the connection")
     return _decoded(message.data)
 
 
-def _decoded(data: str | bytes) -> dict[str, Any]:
+def _decoded(data: str | bytes) -> Frame:
     try:
-        found = msgspec.json.decode(data)
+        return msgspec.json.decode(data, type=Frame)
     except (msgspec.MsgspecError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return Frame()
 
 
-# What it carries out
+# Commands
 
 
 class CommandFailed(Exception):
     """The answer to a command is an error."""
 
-    def __init__(self, code: str, message: str, *, once_only: str | None = None) -> None:
-        """``once_only`` says why ``allow-always`` would not be remembered for a command that needs an approval."""
+    def __init__(self, code: str, message: str, *, once_only: str = "") -> None:
         super().__init__(message)
-        self.error = {"code": code, "message": message, **({"onceOnly": once_only} if once_only else {})}
+        self.error = FrameError(code, message, once_only)
 
 
 class SystemRun(msgspec.Struct, kw_only=True, rename="camel"):
@@ -465,12 +533,12 @@ class NodeCommands:
 
     # system.run
 
-    async def _run(self, params: Any) -> dict[str, Any]:
-        wanted = msgspec.convert(params, SystemRun)
-        text = command_text(wanted.command, wanted.raw_command)
-        agent_id = wanted.agent_id or "main"
+    async def _run(self, params: Any) -> SystemRunResult:
+        run = msgspec.convert(params, SystemRun)
+        text = command_text(run.command, run.raw_command)
+        agent_id = run.agent_id or "main"
         try:
-            command = await self._checked(wanted, text, agent_id)
+            command = await self._checked(run, text, agent_id)
             session = await self._processes.start(command, scope="node", max_output_chars=MAX_OUTPUT_CHARS)
         except ToolError as refused:
             raise CommandFailed("UNAVAILABLE", f"{DENIED}: {refused}") from None
@@ -483,23 +551,23 @@ class NodeCommands:
             raise
         return await asyncio.to_thread(_command_result, session)
 
-    async def _checked(self, wanted: SystemRun, text: str, agent_id: str) -> ShellCommand:
-        """The command, if it may run. Raises ``CommandFailed`` and ``ToolError``."""
+    async def _checked(self, run: SystemRun, text: str, agent_id: str) -> ShellCommand:
+        """Return the command if it may run. Raises ``CommandFailed`` and ``ToolError``."""
         rules = await self._rules.rules_for(agent_id)
-        # What the rules file says is this machine's own will. Without it the level is ``allowlist``, with a question.
+        # The rules file holds this machine's own settings. Without it the level is ``allowlist``, with a question.
         own = ExecOverrides(security=self._settings.security or rules.security, ask=rules.ask)
         try:
             levels: dict[str, Security] = {level: level for level in SECURITY_LEVELS}
-            requested = ExecArguments(command=text, security=levels.get(wanted.security or ""))
+            requested = ExecArguments(command=text, security=levels.get(run.security or ""))
             policy = command_policy(self._settings, own, rules, requested=requested)
         except ToolError as denied:
             raise CommandFailed("UNAVAILABLE", f"SYSTEM_RUN_DISABLED: {denied}") from None
-        sets = wanted_variables(wanted.env or {})
+        sets = wanted_variables(run.env or {})
         home = Path(self._environ.get("HOME") or "/")
-        cwd, missing = working_directory(home, wanted.cwd)
+        cwd, missing = working_directory(home, run.cwd)
         if missing:
-            raise ToolError(f"the working directory {clipped(repr(wanted.cwd), 200)} is not available here")
-        timeout = min(wanted.timeout_ms or self._settings.timeout_sec * 1000, MAX_TIMEOUT_MS) / 1000
+            raise ToolError(f"the working directory {clipped(repr(run.cwd), 200)} is not available here")
+        timeout = min(run.timeout_ms or self._settings.timeout_sec * 1000, MAX_TIMEOUT_MS) / 1000
         command = ShellCommand(
             text=text,
             cwd=cwd,
@@ -510,42 +578,42 @@ class NodeCommands:
         checked = await check_command(command, sets, policy, rules, self._settings, home)
         if isinstance(checked, ShellCommand):
             return checked
-        approved = wanted.approved is True or wanted.approval_decision in ("allow-once", "allow-always")
+        approved = run.approved is True or run.approval_decision in ("allow-once", "allow-always")
         if not approved:
-            if wanted.run_id:
+            if run.run_id:
                 while len(self._asked) >= MAX_ASKED:
                     del self._asked[next(iter(self._asked))]
-                self._asked[wanted.run_id] = (text, checked)
-            once_only = checked.rule if isinstance(checked.rule, str) else None
+                self._asked[run.run_id] = (text, checked)
+            once_only = checked.rule if isinstance(checked.rule, str) else ""
             raise CommandFailed("UNAVAILABLE", APPROVAL_REQUIRED, once_only=once_only)
-        # What the person was asked about is tied to the files that it was then.
-        asked = self._asked.pop(wanted.run_id or "", None)
+        # An approval holds for the files as they were when the person was asked.
+        asked = self._asked.pop(run.run_id or "", None)
         meant = asked[1] if asked is not None and asked[0] == text else checked
-        if wanted.approval_decision == "allow-always" and isinstance(meant.rule, AllowRule):
+        if run.approval_decision == "allow-always" and isinstance(meant.rule, AllowRule):
             await self._rules.allow_always(agent_id, meant.rule, text)
         return msgspec.structs.replace(meant.command, timeout=timeout)
 
     # The others
 
     async def _which(self, params: Any) -> dict[str, Any]:
-        wanted = msgspec.convert(params, SystemWhich)
+        query = msgspec.convert(params, SystemWhich)
         env = command_environment(self._environ, {}, {}, self._settings.path_prepend)
 
         def find() -> dict[str, str]:
-            names = [name.strip() for name in wanted.bins[:MAX_BINS]]
-            found = {name: shutil.which(name, path=env["PATH"]) for name in names if name and "/" not in name}
-            return {name: path for name, path in found.items() if path}
+            names = [name.strip() for name in query.bins[:MAX_BINS]]
+            paths = {name: shutil.which(name, path=env["PATH"]) for name in names if name and "/" not in name}
+            return {name: path for name, path in paths.items() if path}
 
         return {"bins": await asyncio.to_thread(find)}
 
     async def _notify(self, params: Any) -> dict[str, Any]:
-        wanted = msgspec.convert(params, SystemNotify)
-        if self._notifier is None or not (wanted.title or wanted.body).strip():
+        notification = msgspec.convert(params, SystemNotify)
+        if self._notifier is None or not (notification.title or notification.body).strip():
             raise CommandFailed("INVALID_REQUEST", "INVALID_REQUEST: empty notification")
-        words = [self._notifier, "--", clipped(wanted.title or wanted.body, 500)]
-        words += [clipped(wanted.body, 2000)] if wanted.title and wanted.body else []
+        program = [self._notifier, "--", clipped(notification.title or notification.body, 500)]
+        program += [clipped(notification.body, 2000)] if notification.title and notification.body else []
         env = command_environment(self._environ, {}, {}, [])
-        command = ShellCommand(text=shlex.join(words), cwd="/", env=env, use_pty=False, timeout=10)
+        command = ShellCommand(text=shlex.join(program), cwd="/", env=env, use_pty=False, timeout=10)
         session = await self._processes.start(command, scope="node", max_output_chars=2000)
         await session.ended.wait()
         if session.process.exit_code != 0:
@@ -559,9 +627,9 @@ class NodeCommands:
             raise CommandFailed("UNAVAILABLE", str(bad)) from None
 
     async def _set_rules(self, params: Any) -> dict[str, Any]:
-        wanted = msgspec.convert(params, RulesSet)
+        rules = msgspec.convert(params, RulesSet)
         try:
-            return (await self._rules.replace(wanted.file, wanted.base_hash)).view()
+            return (await self._rules.replace(rules.file, rules.base_hash)).view()
         except BadRules as bad:
             raise CommandFailed("INVALID_REQUEST", str(bad)) from None
 
@@ -591,23 +659,37 @@ def _words(text: str) -> list[str] | None:
         return None
 
 
-def _command_result(session: ProcessSession) -> dict[str, Any]:
-    output, code = within_bytes(session.output.text()), session.process.exit_code
-    failed = code != 0 or session.timed_out
-    error = f"ended by {session.exit_signal}" if session.exit_signal and not session.timed_out else None
-    answer: dict[str, Any] = {"exitCode": code, "timedOut": session.timed_out, "success": not failed}
-    answer |= {"stdout": output, "stderr": "", "error": error}
-    return {**answer, "truncated": True} if session.output.truncated else answer
+class SystemRunResult(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    exit_code: int | None
+    timed_out: bool
+    success: bool
+    stdout: str
+    stderr: str
+    error: str | None
+    truncated: bool = False
+
+
+def _command_result(session: ProcessSession) -> SystemRunResult:
+    code = session.process.exit_code
+    return SystemRunResult(
+        exit_code=code,
+        timed_out=session.timed_out,
+        success=code == 0 and not session.timed_out,
+        stdout=within_bytes(session.output.text()),
+        stderr="",
+        error=f"ended by {session.exit_signal}" if session.exit_signal and not session.timed_out else None,
+        truncated=session.output.truncated,
+    )
 
 
 def within_bytes(text: str, most: int = MAX_OUTPUT_BYTES) -> str:
-    """The end of a text that has at most so many bytes as JSON writes it."""
+    """Return the end of a text that has at most so many bytes when JSON encodes it."""
     while (size := len(msgspec.json.encode(text))) > most:
         text = text[-max(0, len(text) * most // size - 16) :] if len(text) > 32 else ""
     return text
 
 
-# Who it is
+# Identity
 
 
 class BadIdentity(Exception):
@@ -654,19 +736,19 @@ class NodeIdentity:
         """The token that a Gateway gave to this device."""
         stored = read_object(self._folder / "device-auth.json") or {}
         tokens = stored.get("tokens") if stored.get("deviceId") == self.id else None
-        kept = tokens.get(ROLE) if isinstance(tokens, dict) else None
-        return str(kept["token"]) if isinstance(kept, dict) and kept.get("token") else None
+        issued = tokens.get(ROLE) if isinstance(tokens, dict) else None
+        return str(issued["token"]) if isinstance(issued, dict) and issued.get("token") else None
 
-    def keep_token(self, auth: dict[str, Any]) -> None:
-        """Keeps what ``hello-ok`` said. With it the node connects without the Gateway's own secret."""
+    def store_token(self, auth: dict[str, Any]) -> None:
+        """Store the token from ``hello-ok``. With it the node connects without the Gateway's own secret."""
         if not auth.get("deviceToken") or auth["deviceToken"] == self.token():
             return
         path = self._folder / "device-auth.json"
         stored = read_object(path) or {}
         before = stored.get("tokens") if stored.get("deviceId") == self.id else None
-        kept = {"token": auth["deviceToken"], "role": ROLE, "scopes": auth.get("scopes") or []}
-        kept["updatedAtMs"] = self._clock.now_ms()
-        tokens = {**(before if isinstance(before, dict) else {}), ROLE: kept}
+        issued = {"token": auth["deviceToken"], "role": ROLE, "scopes": auth.get("scopes") or []}
+        issued["updatedAtMs"] = self._clock.now_ms()
+        tokens = {**(before if isinstance(before, dict) else {}), ROLE: issued}
         write_object(path, {"version": 1, "deviceId": self.id, "tokens": tokens})
 
     def _store(self, path: Path) -> None:
@@ -697,14 +779,14 @@ def _private_key(stored: dict[str, Any], path: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file, or None if there is no file. Raises ``BadIdentity``."""
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise BadIdentity(f"{path} cannot be read ({error}); mend it or move it away") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise BadIdentity(f"{path} holds no JSON object; mend it or move it away")
-    return found
+    return content
 
 
 def write_object(path: Path, value: dict[str, Any]) -> None:

@@ -95,8 +95,8 @@ class NodeCalls(Protocol):
         """Every node that is paired or connected. Connected ones come first."""
         ...
 
-    def choose(self, wanted: str | None, command: str | None = None) -> NodeFacts:
-        """The node that is meant, by id, name or address. Without ``wanted`` it is the only one that has the command.
+    def choose(self, name: str | None, command: str | None = None) -> NodeFacts:
+        """Return the node with this id, name or address, or without a name the only one that has the command.
 
         Raises ``UnknownNode``.
         """

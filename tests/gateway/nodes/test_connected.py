@@ -97,7 +97,7 @@ async def test_answers_that_are_kept_are_bounded(nodes: ConnectedNodes, monkeypa
         await call
     assert (await start(nodes, "k19")).payload == "x" * 400, "the newest is still known"
     assert len(wire.sent) == 20
-    assert len(nodes._known) < 6  # pyright: ignore[reportPrivateUsage]
+    assert len(nodes._calls) < 6  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_only_so_many_nodes_are_taken_in(nodes: ConnectedNodes) -> None:

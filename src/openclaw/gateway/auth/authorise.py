@@ -1,4 +1,4 @@
-"""Who may do what: the rights of methods, parameters and events, and the Gateway's shared secret.
+"""Authorisation: the rights of methods, parameters and events, and the Gateway's shared secret.
 
 Every method that is registered and every event that is published must be in its table; the Gateway does not start
 with a name that was forgotten. A name that no table knows needs ``admin``. The secret is a token or a password. Wrong
@@ -74,7 +74,7 @@ PARAM_RIGHTS: Mapping[str, Mapping[str, Right]] = {
 """Parameters that do more than their method does, by the name of their field."""
 
 NODE_PARAM_RIGHTS: Mapping[str, Mapping[str, Right]] = {
-    # Whoever says that a person approved a command answers in the place of that person.
+    # A caller that reports an approval answers in the place of the person who approves.
     "system.run": {"approved": "approvals", "approvalDecision": "approvals"},
 }
 """Parameters of commands for nodes that do more than ``node.invoke`` does."""
@@ -144,8 +144,8 @@ def beyond(scopes: Set[str], handed_out: Collection[str]) -> str | None:
     """Why a caller with these scopes may not give those to a device, or None: it has every one of them itself."""
     own = rights_of_client("operator", scopes)
     for scope in handed_out:
-        given = rights_of_client("operator", (scope,))
-        if scope not in scopes and ADMIN not in scopes and not (given and given <= own):
+        granted = rights_of_client("operator", (scope,))
+        if scope not in scopes and ADMIN not in scopes and not (granted and granted <= own):
             return f"missing scope: {scope}"
     return None
 

@@ -141,9 +141,9 @@ class Devices(Pairing):
         before = paired.get(request["deviceId"]) or {}
         if before.get("publicKey") != request["publicKey"]:
             before = {"createdAtMs": before.get("createdAtMs", now)}
-        kept = ("displayName", "platform", "clientId", "clientMode", "role", "remoteIp")
+        copied = ("displayName", "platform", "clientId", "clientMode", "role", "remoteIp")
         device: Record = {**before, "deviceId": request["deviceId"], "publicKey": request["publicKey"]}
-        device |= {name: request[name] for name in kept if request.get(name) is not None}
+        device |= {name: request[name] for name in copied if request.get(name) is not None}
         device["roles"] = _union(_roles(before), [role])
         device["scopes"] = _union(before.get("scopes") or [], scopes)
         device["createdAtMs"] = before.get("createdAtMs", now)
@@ -209,10 +209,10 @@ class Devices(Pairing):
         """Makes a new token. Its scopes default to the old ones and never exceed what the device was approved for."""
 
         def rotate(record: Record) -> Record | None:
-            wanted = list(scopes if scopes is not None else token_scopes(record, role))
-            if role not in _roles(record) or not _covers(record, wanted):
+            new_scopes = list(scopes if scopes is not None else token_scopes(record, role))
+            if role not in _roles(record) or not _covers(record, new_scopes):
                 return None
-            return self._new_token(record, role, wanted)
+            return self._new_token(record, role, new_scopes)
 
         return await self._set_token(device_id, role, rotate)
 
@@ -265,7 +265,7 @@ def summary(device: Record) -> Record:
 
 
 def token_scopes(device: Record | None, role: str) -> list[str]:
-    """The scopes that the device's token for this role has, or would get when it is made anew."""
+    """Return the scopes that the device's token for this role has, or that a new token would get."""
     if device is None:
         return []
     issued = _tokens(device).get(role) or {}
@@ -334,8 +334,8 @@ class NodePairing(Pairing):
     def name(self, node_id: str) -> str | None:
         """The name that a person gave to the node."""
         named = self._names.value.get(node_id, {}), self._paired.value.get(node_id, {})
-        given = named[0].get("displayName") or named[1].get("displayName")
-        return str(given) if given else None
+        name = named[0].get("displayName") or named[1].get("displayName")
+        return str(name) if name else None
 
     async def request(self, node_id: str, facts: Record) -> tuple[Record, bool]:
         """The node's pending request and whether it is new."""
@@ -347,8 +347,8 @@ class NodePairing(Pairing):
         if node_id not in paired and len(paired) >= MAX_PAIRED:
             raise TooManyNodes(f"{MAX_PAIRED} nodes are paired already")
         before = paired.get(node_id, {})
-        told = {name: value for name, value in request.items() if name not in _OF_REQUEST}
-        node = {**before, **told, "token": secrets.token_hex(16), "approvedAtMs": now}
+        facts = {name: value for name, value in request.items() if name not in _OF_REQUEST}
+        node = {**before, **facts, "token": secrets.token_hex(16), "approvedAtMs": now}
         node["createdAtMs"] = before.get("createdAtMs", now)
         paired[node_id] = node
         return node
@@ -356,8 +356,8 @@ class NodePairing(Pairing):
     def verify(self, node_id: str, token: str) -> Record | None:
         """The node, if this is its token."""
         node = self._paired.value.get(node_id)
-        known = str(node.get("token") or "") if node else ""
-        return node if known and same_secret(known, token) else None
+        stored = str(node.get("token") or "") if node else ""
+        return node if stored and same_secret(stored, token) else None
 
     async def rename(self, node_id: str, name: str) -> None:
         def of_pairing(paired: dict[str, Record]) -> None:

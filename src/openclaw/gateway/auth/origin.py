@@ -1,7 +1,7 @@
 """The origin of a request: its address, whether it is this machine, and which web page sent it.
 
 A page in a browser and a reverse proxy also connect from 127.0.0.1, so a loopback address alone is not trusted. A peer
-is local only when it also names a loopback host, is no proxy and forwards no other caller.
+is local only when it also names a loopback host, and neither is a proxy nor forwards another caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORWARDED = frozenset((
     "x-envoy-external-address", "true-client-ip", "fastly-client-ip", "tailscale-user-login",
 ))
 # fmt: on
-"""Headers that proxies add, beside all that begin with ``x-forwarded``."""
+"""Headers that proxies add, besides all that begin with ``x-forwarded``."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _KNOWN = 64
 """The size of the caches. Nearly all requests come from the same address to the same host."""
@@ -105,14 +105,14 @@ def _is_forwarding(name: str) -> bool:
 
 
 def _forwarded_ip(direct: str, headers: MultiMapping[str], trusted_proxies: tuple[str, ...]) -> str:
-    """The last hop that no trusted proxy vouches for as one of its own. What stands left of it, the caller wrote."""
+    """Return the last hop that is not a trusted proxy. The caller itself may have written the hops left of it."""
     hops = (_header(headers, "x-forwarded-for") or _header(headers, "x-real-ip") or "").split(",")
     ip = direct
     for hop in reversed(hops):
-        found = plain_ip(_without_port(hop))
-        if not found:
+        address = plain_ip(_without_port(hop))
+        if not address:
             break
-        ip = found
+        ip = address
         if not is_proxy(ip, trusted_proxies):
             break
     return ip

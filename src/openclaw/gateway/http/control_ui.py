@@ -306,7 +306,7 @@ def external_asset(root: str, path: str, base: str) -> Asset | None:
     """Read a file of another build. Paths out of its folder and links are refused as if there were no such file."""
     folder = Path(root).expanduser().absolute()
     if not folder.is_dir():
-        raise PathRefused(f"gateway.controlUi.root is no folder: {root}")
+        raise PathRefused(f"gateway.controlUi.root is not a folder: {root}")
     opener = PathOpener(folder, confine=True, links=False)
     if is_file_path(path) and path != f"/{INDEX}":
         try:

@@ -68,7 +68,7 @@ KNOWN_ENTRIES = 64
 MAX_NAMED_RUNS = 8
 MAX_WAITING = 100
 """The number of requests that may wait for one session. More are refused."""
-BROKE_OFF = "The answer broke off here and begins anew."
+BROKE_OFF = "The answer broke off here and begins again."
 MAX_USER_CHARS = 256
 MAX_URL_PARTS = 8
 NO_RETRY = {"x-should-retry": "false"}

@@ -159,10 +159,10 @@ class Broadcaster:
     def send_to(self, conn_ids: Iterable[str], event: str, payload: Any) -> None:
         """Sends an event to these connections only, if they may see it, without a sequence number."""
         conn_ids = list(conn_ids)
-        found = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
-        if len(found) < len(conn_ids):
+        local = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        if len(local) < len(conn_ids):
             self._relay.to(conn_ids, event, payload)
-        named = [client for client in found if may_receive(client.rights, event)]
+        named = [client for client in local if may_receive(client.rights, event)]
         if named:
             _send(named, event, payload, frames.encode_event(event, payload), filtered=False)
 
@@ -223,7 +223,7 @@ class NoRelay:
 
 
 class ClientInfo(Params, omit_defaults=True):
-    """What a client says about itself when it connects."""
+    """The description that a client sends when it connects."""
 
     id: ClientId
     version: NonEmpty
@@ -307,13 +307,13 @@ class Client:
         self.sink.close(code, reason)
 
     def follow_run(self, run_id: str) -> None:
-        """Hears of a run that belongs to the call. A stream that shows one call overrides it."""
+        """Follow a run that belongs to the call. A stream that shows one call overrides this."""
 
     def finish_after(self, run_id: str) -> None:
-        """Hears which run ends the stream. A stream that shows one call overrides it."""
+        """End the stream after this run. A stream that shows one call overrides this."""
 
     def note_answer(self, payload: Any) -> None:
-        """Hears every payload that this client is answered with. A stream that shows one call overrides it."""
+        """Inspect a payload that this client is answered with. A stream that shows one call overrides this."""
 
 
 class Sink(Protocol):

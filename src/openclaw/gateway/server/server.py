@@ -1,8 +1,8 @@
 """The listening server: one port, WebSocket on any path and HTTP for the rest.
 
 A caller that has not shown who it is gets little time and gives way to newer ones (``Sockets``). So a flood of idle or
-slow sockets costs a bounded part of the Gateway, and never locks out its owner: who comes next takes the place of a
-stranger, and those who are known have places of their own.
+slow sockets costs a bounded part of the Gateway, and never locks out its owner: a new caller replaces a stranger, and
+authenticated callers have a limit of their own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ LINGER_S = 3.0
 """How long a body is read and thrown away after its request was refused, so that the sender sees the answer."""
 IDLE_S = 15.0
 KNOWN_IDLE_S = 300.0
-"""The time until the next complete head. The answer before it is written within it, too."""
+"""The time until the next complete head. It includes writing the answer before."""
 BODIES_BYTES = 32 * 1024 * 1024
 FREE_BYTES = 64 * 1024
 """A body up to this size finds room in any case."""
@@ -205,7 +205,7 @@ class Server:
         return await Connection(self.gateway, self._gate, peer, self._handshake_timeout_s).serve(request)
 
     async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
-        """Tells every client and closes its connection, after some seconds by force."""
+        """Notify every client and close its connection, after some seconds by force."""
         self._stopping = True
         self.gateway.leaving.set()
         for listener in self._listeners:
@@ -286,10 +286,10 @@ def _address_of(host: str) -> str:
     if ip := plain_ip(host):
         return ip
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise StartRefused(f"gateway.customBindHost {host!r} is no address and no known name: {error}") from None
-    return plain_ip(str(found[0][4][0]))
+        raise StartRefused(f"gateway.customBindHost {host!r} is neither an address nor a known name: {error}") from None
+    return plain_ip(str(addresses[0][4][0]))
 
 
 def reachable_host(host: str) -> str:
@@ -393,7 +393,7 @@ class Sockets:
             self._allow(socket, KNOWN_IDLE_S if socket.known else IDLE_S)
 
     def recognise(self, handler: RequestHandler | None) -> bool:
-        """The caller has shown who it is. False if there is no room for one more."""
+        """Mark the caller as authenticated. Returns False if there is no room for one more."""
         socket = None if handler is None else self._open.get(handler)
         if socket is None or socket.known:
             return True
@@ -469,11 +469,11 @@ class StrangersBodies:
 
         def take(size: int) -> bool:
             nonlocal taken
-            wanted = max(0, size - FREE_BYTES) - taken
-            if wanted > self.free:
+            more = max(0, size - FREE_BYTES) - taken
+            if more > self.free:
                 return False
-            taken += wanted
-            self.free -= wanted
+            taken += more
+            self.free -= more
             return True
 
         try:
