@@ -150,7 +150,7 @@ async def test_another_build_is_served_from_its_folder_and_nothing_beside_it(tmp
 
 async def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     async with page_of(tmp_path, root=str(tmp_path / "gone")) as (http, url), http.get(f"{url}/") as response:
-        assert response.status == 503 and "gateway.controlUi.root is no folder" in await response.text()
+        assert response.status == 503 and "gateway.controlUi.root is not a folder" in await response.text()
 
 
 def test_the_page_is_part_of_the_package() -> None:
