@@ -524,7 +524,7 @@ PROMPT_MAKERS = {
         "inbound/pipeline.py", "scheduler/turns.py", "teamwork/send.py",
     },
     "notes.add": {
-        "agent/tool_context.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
+        "agent/tool_context.py", "gateway/services.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
         "gateway/cluster/remote.py",
         "inbound/commands/context.py", "inbound/commands/settings.py", "inbound/pipeline.py",
     },
@@ -546,8 +546,9 @@ def test_every_place_that_makes_a_prompt_is_known() -> None:
         for node in ast.walk(parsed(path)) if named else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 last = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                called = f".{ast.unparse(node.func)}".replace("._", ".")
                 for name in named:
-                    if name.endswith(last) and f".{ast.unparse(node.func)}".endswith(f".{name}"):
+                    if name.endswith(last) and called.endswith(f".{name}"):
                         found[name].add(path.relative_to(SOURCE).as_posix())
     assert found == PROMPT_MAKERS
 
