@@ -224,7 +224,7 @@ async def test_an_http_stream_says_that_it_begins_anew(tmp_path: Path, vendors: 
             raw = (await response.read()).decode()
     chunks = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
     text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
-    assert text.count("The answer broke off here and begins anew.") == 2
+    assert text.count("The answer broke off here and begins again.") == 2
     assert text.endswith("]\n\nIt is 42.") and "two/m answers" in text
 
 
