@@ -163,8 +163,8 @@ def test_a_value_that_promises_safety_nothing_gives_is_refused_by_name_and_with_
 
 
 UNKNOWN_SAFETY = [
-    ("{ agents: { entries: { main: { tools: { deny: ['exec'] }, sandbox: { mode: 'all' } } } } }", "agents.entries"),
-    ("{ agents: { entries: { main: {} } } }", "agents.entries"),
+    ("{ agents: { entries: { main: { denyTools: ['exec'] } } } }", "agents.entries.main.denyTools"),
+    ("{ agents: { list: [{ id: 'a' }], entries: { b: { ownerOnly: true } } } }", "agents.entries.b.ownerOnly"),
     ("{ toolPolicy: { exec: { security: 'deny' } } }", "toolPolicy"),
     ("{ agents: { defaults: { sandboxing: { mode: 'all' } } } }", "agents.defaults.sandboxing"),
     ("{ agents: { list: [{ id: 'a' }, { id: 'b', denyTools: ['exec'] }] } }", "agents.list[1].denyTools"),
@@ -216,18 +216,12 @@ def test_a_safety_setting_that_a_second_key_of_that_name_would_hide_is_refused()
     assert parse_config("openclaw.json", "{ ui: { assistant: {} }, ui: {} }", {}).refusals == []
 
 
-def test_agents_of_a_newer_version_are_refused_with_what_to_do() -> None:
-    text = "{ agents: { entries: { main: { tools: { deny: ['exec'] } } } } }"
-    (refusal,) = parse_config("openclaw.json", text, {}).refusals
-    assert "agents.entries.main.tools.deny" in refusal.message and "agents.list" in refusal.message
-
-
 def test_an_unknown_safety_setting_in_an_included_file_is_refused_there(tmp_path: Path) -> None:
-    (tmp_path / "agents.json5").write_text("{\n entries: { main: { sandbox: { mode: '${MODE}' } } } }")
+    (tmp_path / "agents.json5").write_text("{\n entries: { main: { sandbox: { modus: '${MODE}' } } } }")
     main = tmp_path / "openclaw.json"
     main.write_text("{ agents: { $include: './agents.json5' } }")
     (refusal,) = read_config(str(main), {"MODE": "all"}).refusals
-    assert (refusal.path, refusal.line) == ("agents.entries", 2)
+    assert (refusal.path, refusal.line) == ("agents.entries.main.sandbox.modus", 2)
     assert refusal.file and refusal.file.endswith("agents.json5")
 
 
@@ -236,12 +230,12 @@ async def test_a_running_gateway_does_not_take_an_unknown_safety_setting_over(tm
     path.write_text('{ gateway: { auth: { token: "t" }, port: 20001 } }')
     store = ConfigStore(str(path), SystemClock(), {})
     store.load_or_create()
-    patch = {"agents": {"entries": {"main": {"tools": {"deny": ["exec"]}}}}}
-    with pytest.raises(ConfigInvalid, match=r"agents\.entries"):
+    patch = {"agents": {"entries": {"main": {"tools": {"denied": ["exec"]}}}}}
+    with pytest.raises(ConfigInvalid, match=r"agents\.entries\.main\.tools\.denied"):
         store.merge_patch(patch, store.snapshot.hash)
     with pytest.raises(ConfigInvalid, match=r"tools\.denied"):
         store.write_raw('{ tools: { denied: ["exec"] } }', store.snapshot.hash)
-    path.write_text('{ gateway: { auth: { token: "t" }, port: 20002 }, agents: { entries: { main: {} } } }')
+    path.write_text('{ gateway: { auth: { token: "t" }, port: 20002 }, agents: { entries: { main: { denyAll: 1 } } } }')
     assert not await store.reload()
     assert store.current.gateway.port == 20001 and not store.refusals
 

@@ -82,6 +82,22 @@ async def test_agents_of_an_included_file_are_changed_there_only(tmp_path: Path,
         assert [agent["id"] for agent in listed["agents"]] == ["main", "helper"]
 
 
+async def test_a_file_of_2026_9_keeps_its_form_when_agents_are_changed(tmp_path: Path, models: ModelServer) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["entries"] = {"main": {"tools": {"deny": ["exec"]}}, "helper": {"name": "Hel"}}
+    async with InProcessGateway(state, config) as gateway, gateway.client() as client:
+        await client.call("agents.create", {"name": "Third"})
+        await client.call("agents.update", {"agentId": "helper", "name": "Helper"})
+        listed = await client.call("agents.list", {})
+        assert [agent["id"] for agent in listed["agents"]] == ["main", "helper", "third"]
+        await client.call("agents.delete", {"agentId": "third"})
+        agents = json.loads((state / "openclaw.json").read_text())["agents"]
+        assert agents["entries"] == {"main": {"tools": {"deny": ["exec"]}}, "helper": {"name": "Helper"}}
+        assert "list" not in agents
+
+
 async def test_an_agent_is_not_added_to_a_file_that_someone_else_has_just_changed(gateway: InProcessGateway) -> None:
     file = gateway.state_dir / "openclaw.json"
     async with gateway.client() as client:

@@ -155,7 +155,7 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     ]
     for warning in told:
         note(f"Warning: {warning}")
-    changes, mode = changed_paths(before.resolved, after.resolved), after.config.gateway.reload.mode
+    changes, mode = changed_paths(before.translated, after.translated), after.config.gateway.reload.mode
     restarts = changes and (mode == "restart" or (mode == "hybrid" and reload_action(changes) == "restart"))
     if restarts and running_gateway() is not None:
         note("The Gateway restarts by itself in a moment, to take this over.")

@@ -98,6 +98,8 @@ def _configuration(installation: Installation) -> Iterator[Finding]:
         level = "critical" if issue in snapshot.refusals else "warn"
         fix = f"openclaw config unset '{issue.path}'" if issue.path else f"look at {snapshot.path}"
         yield Finding("config", level, str(issue), fix)
+    for issue in snapshot.notes:
+        yield Finding("config", "info", str(issue), "")
     if not snapshot.issues and not snapshot.warnings:
         yield Finding("config", "ok", f"{snapshot.path} is valid")
 

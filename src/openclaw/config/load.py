@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from openclaw.config.keypath import KeyPath, format_path
+from openclaw.config.newer_keys import translate
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels
 from openclaw.config.unsupported import unsupported_values
@@ -53,6 +54,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The content with includes and environment, without defaults. It holds secrets."""
     merged: dict[str, Any] = {}
     """The content with includes, before ``${NAME}`` is replaced."""
+    translated: dict[str, Any] = {}
+    """The content of ``resolved`` in the keys of the schema: those of newer versions are renamed."""
     config: Config = Config()
     """The typed configuration, with defaults. When the file is not valid, it holds only the keys that are right."""
     hash: str | None = None
@@ -64,6 +67,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The warnings about values that a change may not add."""
     refusals: list[Issue] = []
     """The warnings about values that promise safety which nothing gives. The Gateway does not start with them."""
+    notes: list[Issue] = []
+    """The keys of newer versions, and how they are read."""
     includes: list[str] = []
     """The paths of the included files, also of those that are missing or faulty: they may be mended."""
 
@@ -106,27 +111,34 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
         report.issue(("$include",), "the included file must hold an object")
         merged = {}
     resolved = substituted(merged, with_config_env(environ, merged), (), report)
-    good = checked(resolved, shape_of(Config), (), report)
+    translation = translate(resolved)
+    good = checked(translation.values, shape_of(Config), (), report)
     values: dict[str, Any] = good if isinstance(good, dict) else {}
     config = build(values)
-    check_rules(resolved, config, report)
-    for where, rule in unsupported_values(resolved):
+    check_rules(translation.values, config, report)
+    for where, rule in unsupported_values(translation.values):
         if rule.refused:
             report.refuse(where, rule.reason)
         else:
             report.warn(where, f"accepted, but it has no effect yet: {rule.reason}")
     sources = [Included(None, (), outline), *includes.files]
+
+    def located(findings: Sequence[tuple[KeyPath, str]]) -> list[Issue]:
+        return [_located(translation.written(path), message, sources) for path, message in findings]
+
     return replace(
         unread,
         parsed=parsed,
         resolved=resolved,
         merged=merged,
+        translated=translation.values,
         config=config,
         valid=not report.issues,
-        issues=[_located(*found, sources) for found in report.issues],
-        warnings=[_located(*found, sources) for found in report.warnings],
-        mistakes=[_located(*found, sources) for found in report.mistakes],
-        refusals=[_located(*found, sources) for found in report.refusals],
+        issues=located(report.issues),
+        warnings=located(report.warnings),
+        mistakes=located(report.mistakes),
+        refusals=located(report.refusals),
+        notes=[_located(path, message, sources) for path, message in translation.notes],
         includes=includes.named,
     )
 

@@ -134,7 +134,7 @@ class ConfigStore:
             self._reported = None
             self.log_warnings()
             await asyncio.to_thread(self._keep_good_copy, snapshot)
-            changed = changed_paths(old.resolved, snapshot.resolved)
+            changed = changed_paths(old.translated, snapshot.translated)
             if changed:
                 await self._tell(old.config, snapshot.config, changed)
             return True

@@ -37,14 +37,8 @@ _MOVED = {
     "signal": "it is called channels.signal now",
     "imessage": "it is called channels.imessage now",
     "bridge": "it is called gateway now",
-    "agents.entries": (
-        'this version reads the agents from agents.list; move each entry there with its key as "id", '
-        'for example agents.list: [{ id: "main", tools: … }]'
-    ),
 }
 """Keys of other versions → what to do about them."""
-_ALWAYS_REFUSED = frozenset({"agents.entries"})
-"""Without its agents, the Gateway would have the default agent answer everybody."""
 _NOTES = frozenset({"meta", "wizard", "$schema"})
 """Sections about the file itself. They set nothing."""
 _SAFETY_PREFIXES = ("sandbox", "deny", "denied", "allow", "disallow", "security", "owner", "elevated", "auth")
@@ -200,10 +194,10 @@ def _report_unknown(path: KeyPath, value: Any, fields: dict[str, FieldShape], re
         promise = path  # In a section such as ``sandbox``, where every key restricts something.
     if promise is None and close and is_safety_word(by_folded[close[0]]) and _is_misspelt(key, close[0]):
         promise = path
-    if promise is None and format_path(path) not in _ALWAYS_REFUSED:
+    if promise is None:
         report.warn(path, f"unknown key, ignored; {advice}" if advice else "unknown key, ignored")
         return
-    named = f" ({format_path(promise)} reads like a safety setting)" if promise else ""
+    named = f" ({format_path(promise)} reads like a safety setting)"
     report.refuse(
         path, f"unknown key{named}, and nothing would enforce it; {advice or 'remove it, or correct its name'}"
     )

@@ -31,6 +31,7 @@ log = logging.getLogger("openclaw.sessions")
 
 SessionType: TypeAlias = Literal["direct", "group", "thread"]
 Expiry: TypeAlias = Literal["daily", "idle"]
+ResetMode: TypeAlias = Literal["daily", "idle", "none"]
 Reason: TypeAlias = Literal["new", "reset", "daily", "idle", "cron", "resume"]
 """Why a key got another session."""
 Due: TypeAlias = Callable[[SessionEntry | None], tuple[Reason, str] | None]
@@ -297,11 +298,11 @@ def home_of(state: SessionState, agent_id: str) -> str:
 
 
 class ResetPolicy(msgspec.Struct, frozen=True):
-    mode: Expiry
+    mode: ResetMode
     at_hour: int
     """Hour of the daily reset on the Gateway host's clock. It counts in mode ``daily`` only."""
     idle_minutes: int | None
-    """A session ends after this much silence, in either mode. None: silence does not end it."""
+    """A session ends after this much silence, in mode ``daily`` or ``idle``. None: silence does not end it."""
 
 
 def session_type(key: str, *, chat_type: str = "direct", thread: bool = False) -> SessionType:
@@ -337,10 +338,10 @@ def reset_policy(session: Session, kind: SessionType, channel: str | None = None
         return next((value for value in values if value is not None), None)
 
     any_rule = base is not None or any((by_type.direct, by_type.dm, by_type.group, by_type.thread))
-    mode: Expiry = setting("mode") or ("daily" if any_rule or legacy is None else "idle")
+    mode: ResetMode = setting("mode") or ("daily" if any_rule or legacy is None else "idle")
     hour = _whole(setting("at_hour"))
-    idle = _whole(setting("idle_minutes"))
-    if idle is None:
+    idle = _whole(setting("idle_minutes")) if mode != "none" else None
+    if idle is None and mode != "none":
         idle = _whole(legacy)
     if idle is None and mode == "idle":
         idle = DEFAULT_IDLE_MINUTES

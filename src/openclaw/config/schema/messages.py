@@ -69,8 +69,8 @@ class Messages(Record):
 
 
 class SessionReset(Record):
-    mode: Literal["daily", "idle"] | None = None
-    """Start a new session once a day or after a silence."""
+    mode: Literal["daily", "idle", "none"] | None = None
+    """Start a new session once a day, after a silence, or only when somebody asks for one."""
     at_hour: Annotated[int, Meta(ge=0, le=23)] | None = None
     """Hour of the daily reset, in the Gateway host's time zone; unset means 4."""
     idle_minutes: Positive | None = None

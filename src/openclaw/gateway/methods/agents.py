@@ -116,7 +116,7 @@ async def create(call: MethodCall, params: AgentsCreate) -> AgentCreated:
     fields |= {name: value for name, value in settings.items() if value}
     # The first entry of the list is the default agent, so the present default agent must stay first.
     listed = _listed(gateway.runtime.config) if config.agents.list else [{"id": default_agent_id(config)}]
-    await patch_config(gateway.runtime.config, {"agents": {"list": [*listed, fields]}})
+    await patch_config(gateway.runtime.config, _agents_patch(gateway.runtime.config, [*listed, fields]))
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     try:
         await asyncio.to_thread(_introduce, workspace, params)
@@ -165,7 +165,7 @@ async def update(call: MethodCall, params: AgentsUpdate) -> AgentChanged:
             entry.update(changes)
             if params.avatar:
                 entry["identity"] = {**entry.get("identity", {}), "avatar": params.avatar}
-    await patch_config(gateway.runtime.config, {"agents": {"list": listed}})
+    await patch_config(gateway.runtime.config, _agents_patch(gateway.runtime.config, listed))
     return AgentChanged(True, agent_id)
 
 
@@ -192,7 +192,10 @@ async def delete(call: MethodCall, params: AgentsDelete) -> AgentDeleted:
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await patch_config(
         gateway.runtime.config,
-        {"agents": {"list": listed}, **({"bindings": remaining} if remaining != bindings else {})},
+        {
+            **_agents_patch(gateway.runtime.config, listed),
+            **({"bindings": remaining} if remaining != bindings else {}),
+        },
     )
     if params.delete_files and not gateway.runtime.stores.on_files:
         rows = [row async for row in in_pages(gateway.runtime.stores.sessions, SessionQuery(agent_id=agent_id))]
@@ -258,10 +261,29 @@ def _listed(config: ConfigStore, agent_id: str | None = None) -> list[dict[str, 
     """The agents in the configuration file itself. Raises ``MethodError`` if an included file has ``agent_id``."""
     agents = config.snapshot.parsed.get("agents") or {}
     own = [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
+    entries = agents.get("entries") or {}
+    own += [{**entry, "id": name} for name, entry in entries.items() if isinstance(entry, dict)]
     own_ids = {normalize_agent_id(str(entry.get("id"))) for entry in own}
     if agent_id is not None and agent_id not in own_ids and config.current.agents.list:
         raise MethodError(f'agent "{agent_id}" is listed in a file that the configuration includes; change it there')
     return own
+
+
+def _agents_patch(config: ConfigStore, listed: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the change of the file that makes these its agents. A file with ``agents.entries`` keeps that form."""
+    agents = config.snapshot.parsed.get("agents") or {}
+    entries = agents.get("entries")
+    if not isinstance(entries, dict):
+        return {"agents": {"list": listed}}
+    in_list = {normalize_agent_id(str(entry.get("id"))) for entry in agents.get("list") or []}
+    kept = [entry for entry in listed if normalize_agent_id(str(entry["id"])) in in_list]
+    others = {
+        str(entry["id"]): {key: value for key, value in entry.items() if key != "id"}
+        for entry in listed
+        if entry not in kept
+    }
+    changed = {name: others.get(name) for name in {**entries, **others} if others.get(name) != entries.get(name)}
+    return {"agents": {"entries": changed, **({"list": kept} if "list" in agents else {})}}
 
 
 # Who an agent is

@@ -163,7 +163,7 @@ async def _change(call: MethodCall, params: ConfigChange, write: Callable[[], Sn
     gateway = call.gateway
     before = gateway.runtime.config.snapshot
     written = await _write(write)
-    changed = await asyncio.to_thread(changed_paths, before.resolved, written.resolved)
+    changed = await asyncio.to_thread(changed_paths, before.translated, written.translated)
     await gateway.runtime.config.reload()
     shown = await asyncio.to_thread(shown_values, written)
     if reload_action(changed) != "restart":
