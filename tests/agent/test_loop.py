@@ -400,7 +400,7 @@ async def test_a_call_that_was_cut_beside_whole_ones_is_reported_after_their_res
 class Look(Echo):
     """A tool that changes nothing. Each call waits until ``together`` calls have begun."""
 
-    read_only = True
+    parallel = True
 
     def __init__(self, together: int) -> None:
         self.begun: list[str] = []
@@ -447,7 +447,7 @@ async def test_stopping_calls_that_run_together_keeps_the_results_that_are_there
             await asyncio.Event().wait()
 
     look = Echo(wait)
-    look.read_only = True  # type: ignore[attr-defined]
+    look.parallel = True  # type: ignore[attr-defined]
     script = Script(says("", call("c1", text="1"), call("c2", text="2")))
     events = await run(script, abort=signal, tools={"echo": look})
     assert [(result.text, result.is_error) for result in results(events)] == [

@@ -70,7 +70,7 @@ async def test_non_main_sessions_run_inside_and_the_main_one_does_not(tmp_path: 
         look = {"command": f"pwd; ls {gateway.state_dir}/openclaw.json"}
         assert await called(client, models, "exec", look, "main") == f"{workspace}\n{gateway.state_dir}/openclaw.json"
         said = await called(client, models, "exec", look, OTHER)
-        assert "/workspace\\n" in said and "No such file" in said
+        assert "/workspace\n" in said and "No such file" in said
         await called(client, models, "write", {"path": "/workspace/a.txt", "content": "inside"}, OTHER)
         (made,) = (gateway.state_dir / "sandboxes").glob("*/a.txt")
         assert made.read_text() == "inside" and not (workspace / "a.txt").exists()
@@ -132,7 +132,7 @@ async def test_a_child_of_a_sandboxed_session_is_sandboxed_whatever_its_agent_is
         await sessions.update("main", child, lambda _: entry)
         look = {"command": f"pwd; cat {gateway.state_dir}/openclaw.json; ls /agent"}
         said = await called(client, models, "exec", look, child)
-        assert "/workspace\\n" in said and "No such file" in said
+        assert "/workspace\n" in said and "No such file" in said
         assert await called(client, models, "exec", {"command": "pwd"}, orphan) != "/workspace"
 
 

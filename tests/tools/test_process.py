@@ -78,12 +78,12 @@ def text_of(result: ToolResult) -> str:
 async def test_polling_gives_what_is_new_until_the_end(bench: Bench) -> None:
     slug = await bench.start("echo one; read x; echo two $x; read y")
     await bench.printed(slug, "one")
-    assert await bench.text("poll", slug) == "one\n\nProcess still running."
-    assert await bench.text("poll", slug) == "(no new output)\n\nProcess still running."
+    assert await bench.text("poll", slug) == "one\n\nProcess still running (0s)."
+    assert await bench.text("poll", slug) == "(no new output)\n\nProcess still running (0s)."
     assert await bench.text("write", slug, data="cats\n") == f"Wrote 5 bytes to session {slug}."
     await bench.printed(slug, "two cats")
     result = await bench.do("poll", slug)
-    assert text_of(result) == "two cats\n\nProcess still running."
+    assert text_of(result) == "two cats\n\nProcess still running (0s)."
     assert result.details["status"] == "running"
     await bench.do("write", slug, data="\n")
     result = await bench.do("poll", slug, timeout=10_000)

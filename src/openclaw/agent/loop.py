@@ -57,7 +57,7 @@ from openclaw.models.calls import HandOver, NextStep, TryAgain
 from openclaw.outbound.answer_filter import AnswerText, Piece, SpeechRules
 from openclaw.path_opener import PathRefused
 from openclaw.tools.arguments import InvalidArguments, unknown_tool, validate_arguments, with_example
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, is_read_only
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, runs_parallel
 
 log = logging.getLogger("openclaw.agent.tools")
 
@@ -392,7 +392,7 @@ class _Loop:
         together = False
         for call in calls:
             tool = self._options.tools.get(call.name)
-            alone = tool is None or not is_read_only(tool, call.arguments)
+            alone = tool is None or not runs_parallel(tool, call.arguments)
             if together and not alone and len(batches[-1]) < MOST_TOGETHER:
                 batches[-1].append(call)
             else:

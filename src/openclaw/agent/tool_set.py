@@ -5,6 +5,7 @@ A session has the tools of the Gateway, of extensions and of MCP servers, as far
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from openclaw.path_opener import PathOpener
 from openclaw.paths import sessions_dir
 from openclaw.rights import Caller
 from openclaw.sessions.keys import SessionRef, is_subagent
+from openclaw.storage.blobs import BlobStore
 from openclaw.storage.message_ledger import MessageBody
 from openclaw.tools.base import Tool, ToolContext
 from openclaw.tools.exec.settings import ExecSettings
@@ -45,7 +47,7 @@ from openclaw.tools.policy import (
     profile,
     subagent_filter,
 )
-from openclaw.tools.sandbox.boundary import Boundary
+from openclaw.tools.sandbox.boundary import OUTPUTS, Boundary
 from openclaw.tools.sandbox.launch import SandboxPlan, make_plan, names_some, tools_inside
 
 HITS_PER_RESULT = 4
@@ -125,6 +127,7 @@ def _make(
         approvals=runtime.tools.approvals,
         sandbox=sandbox,
         nodes=runtime.tools.nodes,
+        outputs=SandboxOutputs(sandbox.opener) if sandbox else BlobOutputs(runtime.stores.blobs, runtime.state_dir),
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     beside_store = Path(runtime.stores.transcripts.folder(agent_id))
@@ -149,6 +152,30 @@ def _make(
     if sandbox is not None:
         names &= set(tools_inside(names, sandbox.plan.filters))
     return [tool for tool in tools if tool.spec.name in names]
+
+
+class BlobOutputs(msgspec.Struct, frozen=True):
+    """``OutputStore`` for sessions without a sandbox. Their ``read`` opens blobs."""
+
+    blobs: BlobStore
+    state_dir: Path
+
+    async def store(self, data: bytes, name: str) -> str:
+        return str(self.state_dir / "blobs" / await self.blobs.put(data))
+
+
+class SandboxOutputs(msgspec.Struct, frozen=True):
+    """``OutputStore`` for a sandbox: a folder in it, which its commands and its ``read`` open."""
+
+    opener: PathOpener
+
+    async def store(self, data: bytes, name: str) -> str:
+        return await asyncio.to_thread(self._store, data, f"{OUTPUTS}/{name}.txt")
+
+    def _store(self, data: bytes, path: str) -> str:
+        with self.opener.open_write_atomic(path) as file:
+            file.write(data)
+        return self.opener.resolve(path)
 
 
 def policies_of(

@@ -49,7 +49,7 @@ from openclaw.redact import redact
 from openclaw.rights import Right
 from openclaw.storage.files.disk import atomic_replace
 from openclaw.text import clipped
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, is_read_only
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, runs_parallel
 
 if TYPE_CHECKING:
     from openclaw.channels.base import ChannelKind
@@ -251,8 +251,8 @@ class WatchedTool:
     def examples(self) -> Sequence[Mapping[str, Any]]:
         return getattr(self._tool, "examples", ())
 
-    def read_only(self, arguments: Mapping[str, Any]) -> bool:
-        return is_read_only(self._tool, arguments)
+    def parallel(self, arguments: Mapping[str, Any]) -> bool:
+        return runs_parallel(self._tool, arguments)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         calling = ToolCalling(

@@ -270,7 +270,7 @@ async def build_runtime(
             lines=PromptLines(),
         ),
         tools=ToolParts(
-            processes=ProcessRegistry(),
+            processes=ProcessRegistry(spill_folder=Path(state_dir)),
             approvals=approvals,
             approval_rules=ApprovalRules(stores.documents, clock),
             nodes=nodes,

@@ -123,7 +123,7 @@ class SessionsListArguments(ToolArguments):
 
 class SessionsListTool(RecordTool[SessionsListArguments]):
     name = "sessions_list"
-    read_only = True
+    parallel = True
     summary = "List other sessions (chats, groups, cron jobs, sub-agents) with filters and last messages"
     description = (
         "List the sessions this agent can see, newest first: key, kind, channel, model, tokens and where its "
@@ -211,7 +211,7 @@ class SessionsHistoryArguments(ToolArguments):
 
 class SessionsHistoryTool(RecordTool[SessionsHistoryArguments]):
     name = "sessions_history"
-    read_only = True
+    parallel = True
     summary = "Read the messages of another session"
     description = "Read the transcript of a session by its key or session id. Long texts are shortened."
 
@@ -379,7 +379,7 @@ class AgentsListArguments(ToolArguments):
 
 class AgentsListTool(RecordTool[AgentsListArguments]):
     name = "agents_list"
-    read_only = True
+    parallel = True
     summary = "List the agents that sessions_spawn may use"
     description = "List the agents whose sub-agents this agent may start with sessions_spawn."
 

@@ -65,8 +65,8 @@ class RecordTool(ABC, Generic[ArgumentsT]):
     spec: ToolSpec
     examples: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Minimal valid arguments, one for each ``action`` that needs others. A model that got them wrong reads one."""
-    read_only: ClassVar[bool] = False
-    """Whether every call changes nothing, so that it may run at the same time as others."""
+    parallel: bool = False
+    """Whether calls may run at the same time as others, because they change nothing."""
     _record: ClassVar[type[ToolArguments]]
 
     def __init_subclass__(cls) -> None:

@@ -146,9 +146,9 @@ def failure_sentence(details: Any) -> str | None:
     return reason if isinstance(reason, str) and reason.strip() else None
 
 
-def is_read_only(tool: Tool, arguments: Mapping[str, Any]) -> bool:
-    """Whether the call changes nothing, so that it may run at the same time as others. A tool says so itself."""
-    declared: Any = getattr(tool, "read_only", False)
+def runs_parallel(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    """Whether the call may run at the same time as others, because it changes nothing. A tool says so itself."""
+    declared: Any = getattr(tool, "parallel", False)
     return bool(declared(arguments) if callable(declared) else declared)
 
 

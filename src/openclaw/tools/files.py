@@ -68,7 +68,7 @@ class ReadArguments(ToolArguments):
 
 class ReadTool(RecordTool[ReadArguments]):
     name = "read"
-    read_only = True
+    parallel = True
     summary = "Read file contents"
     description = (
         "Read a file. Text comes in pages of at most 2000 lines or 50KB; continue with offset until the end. "

@@ -51,7 +51,7 @@ class MemorySearchArguments(ToolArguments):
 
 class MemorySearchTool(RecordTool[MemorySearchArguments]):
     name = "memory_search"
-    read_only = True
+    parallel = True
     summary = "Search the memory files for earlier decisions, facts, people, dates and tasks"
     description = (
         "Search MEMORY.md and memory/*.md by meaning and by words. Returns the passages that fit best, with file "
@@ -112,7 +112,7 @@ class MemoryGetArguments(ToolArguments):
 
 class MemoryGetTool(RecordTool[MemoryGetArguments]):
     name = "memory_get"
-    read_only = True
+    parallel = True
     summary = "Read lines of a memory file"
     description = "Read MEMORY.md or a file under memory/, whole or just some lines, e.g. after memory_search."
 

@@ -14,7 +14,7 @@ from openclaw.path_opener import PathOpener
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.settings import ExecSettings
-from openclaw.tools.exec.tool import ExecTool
+from openclaw.tools.exec.tool import ExecTool, OutputStore
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
 from openclaw.tools.nodes import NodeCalls
 from openclaw.tools.process import ProcessRegistry, ProcessTool
@@ -143,6 +143,7 @@ def built_in_tools(
     approvals: Approvals | None = None,
     sandbox: Boundary | None = None,
     nodes: NodeCalls | None = None,
+    outputs: OutputStore | None = None,
 ) -> list[Tool]:
     """The tools for files and commands. With a ``sandbox``, all of them work in it."""
     if sandbox is not None:
@@ -153,6 +154,6 @@ def built_in_tools(
         ReadTool(opener),
         WriteTool(opener),
         EditTool(opener),
-        ExecTool(settings.exec, processes, rules, approvals, sandbox, nodes),
+        ExecTool(settings.exec, processes, rules, approvals, sandbox, nodes, outputs),
         ProcessTool(processes),
     ]

@@ -11,6 +11,7 @@ import re
 import secrets
 import signal
 from collections.abc import Awaitable, Callable, Container
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -19,7 +20,7 @@ from openclaw.clock import Clock, SystemClock, wait_within
 from openclaw.text import clipped, short_duration
 from openclaw.tools.arguments import RecordTool, ToolArguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.shell_process import TAIL_CHARS, CommandOutput, ShellCommand, ShellProcess, survivors
+from openclaw.tools.shell_process import TAIL_CHARS, CommandOutput, ShellCommand, ShellProcess, clean, survivors
 
 log = logging.getLogger("openclaw.tools.processes")
 
@@ -92,7 +93,11 @@ class ProcessSession:
 class ProcessRegistry:
     """All commands of one Gateway. ``close`` ends every command that still runs."""
 
-    def __init__(self, *, clock: Clock | None = None, cleanup_ms: int = 1_800_000) -> None:
+    def __init__(
+        self, *, clock: Clock | None = None, cleanup_ms: int = 1_800_000, spill_folder: Path | None = None
+    ) -> None:
+        """``spill_folder`` is where very long outputs are stored while their commands are known."""
+        self._spill_folder = spill_folder
         self.clock = clock or SystemClock()
         self.cleanup_ms = cleanup_ms
         self._running: dict[str, ProcessSession] = {}
@@ -110,7 +115,7 @@ class ProcessRegistry:
             raise ToolError(f"{MAX_RUNNING} commands are running already; end some with process kill first")
         self._starting += 1
         try:
-            process = await ShellProcess.start(command, CommandOutput(max_output_chars), self.clock)
+            process = await ShellProcess.start(command, CommandOutput(max_output_chars, self._spill_folder), self.clock)
         finally:
             self._starting -= 1
         slug = new_slug(self._running.keys() | self._finished.keys())
@@ -303,23 +308,30 @@ class ProcessTool(RecordTool[ProcessArguments]):
             await wait_within(session.ended, min(arguments.timeout, MAX_POLL_WAIT_MS) / 1000, self._processes.clock)
         if not session.ended.is_set():
             new = session.output.drain().rstrip() or "(no new output)"
-            return text_result(f"{new}\n\nProcess still running.", _facts(session))
+            age = short_duration(self._processes.clock.now_ms() - session.started_at)
+            return text_result(f"{new}\n\nProcess still running ({age}).", _facts(session))
         text = session.output.tail().rstrip() or "(no output recorded)"
         if session.output.truncated or len(session.output.text()) > TAIL_CHARS:
             text = f"[Last {TAIL_CHARS} characters; use log for more]\n{text}"
         return text_result(f"{text}\n\n{_ending(session)}", _facts(session))
 
     async def _log(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
-        lines = session.output.text().split("\n")
+        output = session.output
+        whole = await asyncio.to_thread(output.whole) if output.truncated else b""
+        lines = whole.decode("utf-8", "replace").split("\n") if whole else output.text().split("\n")
         if lines and not lines[-1]:
             lines.pop()
         offset, limit = arguments.offset, arguments.limit
         shown = slice_lines(lines, offset, limit)
+        if whole:
+            shown = clean("\n".join(shown)).split("\n")
         text = "\n".join(shown) or "(no output yet)"
         if offset is None and limit is None and len(shown) < len(lines):
             text = f"[Last {len(shown)} of {len(lines)} lines; use offset and limit for others]\n{text}"
-        if session.output.truncated:
-            text = f"[Earlier output was dropped; {session.output.total_bytes} bytes in all]\n{text}"
+        if output.truncated and not whole:
+            text = f"[Earlier output was dropped; {output.total_bytes} bytes in all]\n{text}"
+        elif whole and len(whole) < output.total_bytes:
+            text = f"[Only the first {len(whole)} of {output.total_bytes} bytes are stored]\n{text}"
         return text_result(text, {**_facts(session), "totalLines": len(lines)})
 
     async def _write(self, session: ProcessSession, arguments: ProcessArguments) -> ToolResult:
@@ -363,6 +375,8 @@ class ProcessTool(RecordTool[ProcessArguments]):
             return failed(f"Session {session.id} is not running: {_ending(session)}")
         if len(data) > MAX_INPUT_BYTES:
             return failed(f"{len(data)} bytes are too many for one call; send at most {MAX_INPUT_BYTES}.")
+        if not session.process.is_pty and not session.command.takes_input:
+            return failed(f"Session {session.id} has no input; start the command with background, stdin or pty.")
         try:
             await session.process.write(data)
         except OSError as error:  # This includes TimeoutError.

@@ -7,6 +7,7 @@ import codecs
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import pty
 import re
@@ -14,23 +15,32 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from openclaw.clock import Clock
 from openclaw.tools.exec.binding import Binding, Launch, held
 
+log = logging.getLogger("openclaw.tools.processes")
 PTY_COLUMNS, PTY_ROWS = 120, 30
 STOP_GRACE_S = 0.5
 WRITE_PATIENCE_S = 5.0
 command_umask = -1
 """The file mode mask of commands. The Gateway's own is stricter, so it sets this at its start; -1 is its own."""
 TAIL_CHARS = 2000
+HEAD_BYTES = 32_000
+"""Bytes of the beginning of an output that stay in memory."""
+MOST_SPILLED = 50_000_000
+"""Bytes of an output that are stored in its file."""
+_WRITTEN_TOGETHER = 16
+"""Reads that are written to the file together."""
 _BYTES_PER_CHAR = 2
 _CHUNK = 64 * 1024
 _POLL_S = 0.025
@@ -59,6 +69,8 @@ class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
     """The files that it was allowed with. With a program in it, no shell reads the text."""
     inside: tuple[str, ...] = ()
     """The command line that runs the text in a sandbox. The text then never runs outside of it."""
+    takes_input: bool = False
+    """Whether its input stays open. Otherwise it ends at once, so that no program waits for it. A terminal has one."""
     most_processes: int = 0
     """The registry ends a command with more processes than this. 0: the kernel counts them, or nobody does."""
 
@@ -90,6 +102,7 @@ class ShellProcess:
         self._output_fd: int | None = spawned.output_fd
         self._input_fd = spawned.input_fd
         self._stop_task: asyncio.Task[None] | None = None
+        self._spilling: asyncio.Future[None] | None = None
         self._write_lock = asyncio.Lock()
         os.set_blocking(spawned.output_fd, False)
         if spawned.input_fd is not None:
@@ -161,9 +174,18 @@ class ShellProcess:
             chunk = b""  # A terminal whose other side is closed raises EIO.
         if chunk:
             self.output.feed(chunk)
+            if self.output.must_spill:
+                # The command waits while its output is written to the disk.
+                self._loop.remove_reader(self._output_fd)
+                self._spilling = asyncio.ensure_future(asyncio.to_thread(self.output.spill))
+                self._spilling.add_done_callback(self._read_on)
             return
         self._close_output()
         self._finish_if_complete()
+
+    def _read_on(self, spilling: asyncio.Future[None]) -> None:
+        if self._output_fd is not None and not spilling.cancelled():
+            self._loop.add_reader(self._output_fd, self._on_output)
 
     def _on_exit(self, exit_code: int) -> None:
         self.exit_code = exit_code
@@ -229,9 +251,12 @@ def _start(launch: Launch, command: ShellCommand) -> Spawned:
             output_fd, stdout = os.pipe()
             on_error.callback(os.close, output_fd)
             ours.callback(os.close, stdout)
-            stdin, input_fd = os.pipe()
-            on_error.callback(os.close, input_fd)
-            ours.callback(os.close, stdin)
+            input_fd = None
+            stdin: int = subprocess.DEVNULL
+            if command.takes_input:
+                stdin, input_fd = os.pipe()
+                on_error.callback(os.close, input_fd)
+                ours.callback(os.close, stdin)
         child = subprocess.Popen(
             argv,
             executable=None if command.use_pty else launch.executable,
@@ -343,31 +368,96 @@ def clean(text: str) -> str:
 
 
 class CommandOutput:
-    """The end of what a command printed. Memory stays below a few times ``max_chars``, however much is printed."""
+    """What a command printed: its beginning and its end in memory, and all of it in a file once memory is too small.
 
-    def __init__(self, max_chars: int) -> None:
+    Memory stays below a few times ``max_chars``, however much is printed. The file has no name: it is gone with the
+    process.
+    """
+
+    def __init__(self, max_chars: int, folder: Path | None = None) -> None:
+        """``folder`` is where the file is. Without it, only the beginning and the end are stored."""
         self.max_chars = max_chars
         self.total_bytes = 0
         self._keep = max_chars * _BYTES_PER_CHAR
+        self._head = bytearray()
         self._raw = bytearray()
         self._drained = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._cleaned: tuple[int, str] = (0, "")
+        self._folder = folder
+        self._file: BinaryIO | None = None
+        self._lock = threading.Lock()
+        self._unwritten: deque[bytes] = deque()
+        """Filled on the event loop and emptied in threads."""
+        self._spills = False
+        self.spilled_bytes = 0
+        """How many bytes, from the first one, are in the file."""
 
     def feed(self, chunk: bytes) -> None:
         self.total_bytes += len(chunk)
         self._raw += chunk
+        if len(self._head) < HEAD_BYTES:
+            self._head += chunk[: HEAD_BYTES - len(self._head)]
+        if self._spills:
+            self._unwritten.append(chunk)
         if len(self._raw) > 2 * self._keep:
+            if not self._spills and self._folder is not None and len(self._raw) == self.total_bytes:
+                self._spills = True
+                self._unwritten.append(bytes(self._raw))
             del self._raw[: len(self._raw) - self._keep]
 
     @property
+    def must_spill(self) -> bool:
+        return len(self._unwritten) >= _WRITTEN_TOGETHER
+
+    def spill(self) -> None:
+        """Write what was printed since the last call to the file. After an error the rest is not written. Blocks."""
+        with self._lock:
+            while self._unwritten:
+                chunk = self._unwritten.popleft()[: MOST_SPILLED - self.spilled_bytes]
+                if not chunk or not self._spills:
+                    self._spills = False
+                    continue
+                try:
+                    if self._file is None:
+                        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - lives as long as this
+                    self._file.write(chunk)
+                    self._file.flush()
+                except OSError as error:
+                    log.warning("the output of a command is not stored any further: %s", error)
+                    self._spills = False
+                    continue
+                self.spilled_bytes += len(chunk)
+
+    def whole(self) -> bytes:
+        """Everything that was printed, or its beginning if that is too much or could not be stored. Blocks."""
+        if self.total_bytes == len(self._raw):
+            return bytes(self._raw)
+        self.spill()
+        with self._lock:
+            if self._file is None:
+                return b""
+            self._file.seek(0)
+            data = self._file.read(self.spilled_bytes)
+            self._file.seek(0, os.SEEK_END)
+            return data
+
+    @property
     def truncated(self) -> bool:
-        return self.total_bytes > len(self._raw) or self.total_bytes > self._keep or len(self._all()) > self.max_chars
+        return self.exceeds(self.max_chars)
+
+    def exceeds(self, chars: int) -> bool:
+        """Whether more than so many characters were printed."""
+        return self.total_bytes > len(self._raw) or self.total_bytes > self._keep or len(self._all()) > chars
 
     def text(self) -> str:
         """The last ``max_chars`` characters."""
         return self._all()[-self.max_chars :]
+
+    def ends(self, head: int, tail: int) -> tuple[str, str]:
+        """The first and the last characters."""
+        return clean(_decode(bytes(self._head)))[:head], self._all()[-tail:]
 
     def tail(self, chars: int = TAIL_CHARS) -> str:
         return clean(_decode(bytes(self._raw[-chars * 8 :])))[-chars:]

@@ -63,7 +63,7 @@ class WebFetchArguments(ToolArguments):
 
 class WebFetchTool(RecordTool[WebFetchArguments]):
     name = "web_fetch"
-    read_only = True
+    parallel = True
     summary = "Fetch a web page and read its text"
     description = (
         "Fetch an http(s) address and return its readable text: HTML as Markdown or plain text, JSON and text as "
@@ -236,7 +236,7 @@ class WebSearchArguments(ToolArguments, rename=None):
 
 class WebSearchTool(RecordTool[WebSearchArguments]):
     name = "web_search"
-    read_only = True
+    parallel = True
     summary = "Search the web"
     description = (
         "Search the web. Returns titles, addresses and short texts, or an answer with its sources, depending on "

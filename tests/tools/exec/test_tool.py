@@ -12,10 +12,11 @@ import pytest
 import uvloop
 
 from openclaw.messages import TextBlock
+from openclaw.tools import shell_process
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ASK_LEVELS, SECURITY_LEVELS, ExecSettings, strictest
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.process import ProcessRegistry
+from openclaw.tools.process import ProcessRegistry, ProcessTool
 from tests.support.clock import MovableClock
 
 SCOPE = "main|agent:main:main"
@@ -125,13 +126,85 @@ async def test_the_environment_can_be_extended_and_not_subverted(
         await tool.run({"command": "true", "env": {"LD_PRELOAD": "x"}}, context)
 
 
-async def test_long_output_keeps_its_end_and_says_so(processes: ProcessRegistry, context: ToolContext) -> None:
-    tool = ExecTool(ExecSettings(max_output_chars=1000), processes)
-    result = await tool.run({"command": "seq 1 100000"}, context)
+class Outputs:
+    """Stores outputs in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def store(self, data: bytes, name: str) -> str:
+        path = self.folder / f"{name}.txt"
+        path.write_bytes(data)
+        return str(path)
+
+
+async def test_of_a_long_output_the_model_reads_both_ends_and_the_file_has_every_byte(
+    context: ToolContext, tmp_path: Path
+) -> None:
+    processes = ProcessRegistry(spill_folder=tmp_path)
+    tool = ExecTool(ExecSettings(), processes, outputs=Outputs(tmp_path))
+    result = await tool.run({"command": "seq 1 300000"}, context)
+    path = result.details["outputFile"]
+    assert Path(path).read_bytes() == b"".join(b"%d\n" % number for number in range(1, 300_001))
     text = text_of(result)
-    assert text.startswith("[Output cut: the last 1000 characters of 588895 bytes]\n")
-    assert text.endswith("\n99999\n100000")
-    assert result.details["truncated"]
+    note = (
+        "\n[Output cut: 1988895 bytes in all, of which you see the first 6000 and the last 24000 characters. "
+        f"All of it is in {path}]\n"
+    )
+    head, tail = text.split(note)
+    assert head.startswith("1\n2\n3\n") and len(head) == 6000
+    assert tail.endswith("\n299999\n300000") and len(tail) == 23_999
+    assert (result.details["truncated"], result.details["totalBytes"]) == (True, 1_988_895)
+    await processes.close()
+
+
+@pytest.mark.parametrize("last", [30_000, 30_001])
+async def test_an_output_up_to_the_limit_is_whole(tool: ExecTool, context: ToolContext, last: int) -> None:
+    text = text_of(await tool.run({"command": f"head -c {last} /dev/zero | tr '\\0' x"}, context))
+    assert ("[Output cut: 30001 bytes in all" in text) == (last > 30_000)
+    assert last > 30_000 or text == "x" * last
+
+
+async def test_a_failed_command_with_a_long_output_still_ends_with_its_exit_code(
+    processes: ProcessRegistry, context: ToolContext, tmp_path: Path
+) -> None:
+    tool = ExecTool(ExecSettings(max_output_chars=1000), processes, outputs=Outputs(tmp_path))
+    with pytest.raises(ToolError) as caught:
+        await tool.run({"command": "seq 1 100000; exit 7"}, context)
+    text = str(caught.value)
+    assert text.startswith("1\n2\n3\n") and text.endswith("\n99999\n100000\n\nCommand exited with code 7")
+    assert caught.value.details["exitCode"] == 7 and caught.value.details["truncated"]
+
+
+async def test_an_output_larger_than_its_file_is_said_to_be_so(
+    context: ToolContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell_process, "MOST_SPILLED", 1_000_000)
+    processes = ProcessRegistry(spill_folder=tmp_path)
+    tool = ExecTool(ExecSettings(), processes, outputs=Outputs(tmp_path))
+    result = await tool.run({"command": "seq 1 300000"}, context)
+    assert f"The first 1000000 bytes are in {result.details['outputFile']}]" in text_of(result)
+    assert Path(result.details["outputFile"]).stat().st_size == 1_000_000
+    await processes.close()
+
+
+async def test_a_program_that_reads_its_input_does_not_wait(tool: ExecTool, context: ToolContext) -> None:
+    async with asyncio.timeout(60):
+        result = await tool.run({"command": "cat; read line || echo closed"}, context)
+    assert text_of(result) == "closed"
+
+
+async def test_the_log_of_a_long_command_has_its_first_lines(context: ToolContext, tmp_path: Path) -> None:
+    processes = ProcessRegistry(spill_folder=tmp_path)
+    started = await ExecTool(ExecSettings(), processes).run({"command": "seq 1 300000", "background": True}, context)
+    slug = started.details["sessionId"]
+    session = processes.get(SCOPE, slug)
+    assert session is not None
+    await session.ended.wait()
+    asked = {"action": "log", "sessionId": slug, "offset": 0, "limit": 2}
+    log = await ProcessTool(processes).run(asked, context)
+    assert text_of(log) == "1\n2" and log.details["totalLines"] == 300_000
+    await processes.close()
 
 
 async def test_a_flood_of_output_does_not_hold_up_the_loop_or_the_memory(
@@ -153,7 +226,7 @@ async def test_a_command_that_takes_longer_goes_to_the_background(
     slug = result.details["sessionId"]
     assert text_of(result) == (
         f"Command still running (session {slug}, pid {result.details['pid']}). "
-        "Use process (list/poll/log/write/kill/clear/remove) for follow-up."
+        "Use process (list/poll/log/write/kill/clear/remove) for follow-up.\n\nOutput so far:\nbegun"
     )
     assert (result.details["status"], result.details["tail"]) == ("running", "begun\n")
     assert len(slug.split("-")) == 2

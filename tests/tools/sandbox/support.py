@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from openclaw.agent.tool_set import SandboxOutputs
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.config.schema import Config
@@ -59,12 +60,13 @@ class Inside:
         MADE.append(self.plan.group_name)
         self.plan.workspace.mkdir(parents=True, exist_ok=True)
         self.boundary = Boundary(self.plan, [state / "skills"], SandboxPrune(), SystemClock())
-        self.processes = ProcessRegistry()
+        self.processes = ProcessRegistry(spill_folder=state)
         made = built_in_tools(
             workspace=self.plan.workspace,
             settings=ToolSettings(confine=True, exec=ExecSettings()),
             processes=self.processes,
             sandbox=self.boundary,
+            outputs=SandboxOutputs(self.boundary.opener),
         )
         self.tools: dict[str, Tool] = {tool.spec.name: tool for tool in made}
         self.context = ToolContext(agent_id="main", session_key=key, workspace=self.plan.folder, caller=OWNER_CALLER)

@@ -62,6 +62,10 @@ class ExecConfig(Record):
     """Also when it succeeded without output."""
     approval_running_notice_ms: Count = 10_000
     """Say that an approved command is still running after this; 0 is never."""
+    max_output_chars: Positive | None = None
+    """Characters of an output that the agent reads, a fifth of them from its beginning; unset: 30000."""
+    parallel: bool = False
+    """Run the commands of one message at the same time."""
     apply_patch: ApplyPatch = ApplyPatch()
     """The apply_patch tool."""
 

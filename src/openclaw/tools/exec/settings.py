@@ -50,6 +50,7 @@ class ExecArguments(ToolArguments):
     timeout: Annotated[float, Meta(description="Seconds after which the command is ended")] = 0
     """With 0, the time of the configuration."""
     pty: Annotated[bool, Meta(description="Run in a terminal of 120x30")] = False
+    stdin: Annotated[bool, Meta(description="Keep its input open for process write (so with background)")] = False
     host: Annotated[Host, Meta(description="Where to run")] | None = None
     security: Annotated[Security | None, Meta(extra={"hidden": True})] = None
     ask: Annotated[Ask | None, Meta(extra={"hidden": True})] = None
@@ -78,8 +79,11 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
     """Globs of full program paths, for ``security: allowlist``."""
     approval_running_notice_ms: int = 10_000
     """Notify the session after this time that an approved command still runs; 0 means never."""
-    max_output_chars: int = 200_000
-    """Characters of output kept per command, counted from the end; 1000 to 200000."""
+    max_output_chars: int = 30_000
+    """Characters of an output that the model reads: a fifth from its beginning and the rest from its end; 1000 to
+    200000."""
+    parallel: bool = False
+    """The commands of one message run at the same time."""
     allow_background: bool = True
     """False when the ``process`` tool is denied, because then nobody could control a background command."""
 

@@ -16,11 +16,12 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from openclaw.clock import Clock, wait_within
+from openclaw.path_opener import PathRefused
 from openclaw.text import clipped, shortened
 from openclaw.tools.arguments import RecordTool, required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
@@ -61,6 +62,8 @@ UPDATE_INTERVAL_S = 0.25
 LINGER_S = 0.5
 """After the shell has exited, we wait this long for children that hold its output open."""
 MAX_YIELD_MS = 120_000
+HEAD_SHARE = 5
+"""A fifth of what a model reads of a long output is from its beginning."""
 MAX_TIMEOUT_S = 2_147_000
 OUTCOME_CHARS = 2000
 """Characters from the end of the output that the session gets; ``process log`` shows the rest."""
@@ -114,11 +117,15 @@ class ExecTool(RecordTool[ExecArguments]):
         approvals: Approvals | None = None,
         sandbox: Boundary | None = None,
         nodes: NodeCalls | None = None,
+        outputs: OutputStore | None = None,
     ) -> None:
         """Without ``approvals`` nobody can be asked, so a command that needs an approval is refused.
 
-        With a ``sandbox``, every command runs in it, unless it is elevated. Without ``nodes`` there are none.
+        With a ``sandbox``, every command runs in it, unless it is elevated. Without ``nodes`` there are none. Without
+        ``outputs`` the model gets the beginning and the end of a long output, and no file with all of it.
         """
+        self.parallel = settings.parallel
+        self._outputs = outputs
         self._settings = settings
         self._processes = processes
         self._rules = rules
@@ -155,8 +162,9 @@ class ExecTool(RecordTool[ExecArguments]):
             await self._processes.stop(session)
             raise
         if session.ended.is_set():
-            # A long output takes a while to clean up, so that happens in a thread.
-            return completed(session, warning, await asyncio.to_thread(printed, session))
+            limit = min(self._settings.max_output_chars, context.result_chars)
+            output = await stored_output(session, limit, self._outputs)
+            return completed(session, warning, output)
         notify = context.notify if self._settings.notify_on_exit else None
         self._processes.move_to_background(session, notify)
         return still_running(session, warning)
@@ -203,7 +211,10 @@ class ExecTool(RecordTool[ExecArguments]):
         text, timeout = arguments.command, self._timeout(arguments)
         if self._sandbox is not None and policy.host == "sandbox":
             longest = min(timeout, self._settings.timeout_sec)
-            return await self._sandbox.command(text, arguments.workdir, sets, use_pty=arguments.pty, timeout=longest)
+            command, warning = await self._sandbox.command(
+                text, arguments.workdir, sets, use_pty=arguments.pty, timeout=longest
+            )
+            return msgspec.structs.replace(command, takes_input=takes_input(arguments)), warning
         cwd, warning = working_directory(context.workspace, arguments.workdir)
         command = ShellCommand(
             text=text,
@@ -211,6 +222,7 @@ class ExecTool(RecordTool[ExecArguments]):
             env=command_environment(os.environ, context.env, sets, self._settings.path_prepend),
             use_pty=arguments.pty,
             timeout=min(timeout, MAX_TIMEOUT_S) or None,
+            takes_input=takes_input(arguments),
         )
         return command, warning
 
@@ -278,8 +290,7 @@ class ExecTool(RecordTool[ExecArguments]):
         for attempt_pty in (True, False) if command.use_pty else (False,):
             try:
                 attempt = msgspec.structs.replace(command, use_pty=attempt_pty)
-                limit = self._settings.max_output_chars
-                return await self._processes.start(attempt, scope=scope, max_output_chars=limit), warning
+                return await self._processes.start(attempt, scope=scope), warning
             except OSError as error:
                 if not attempt_pty:
                     raise ToolError(f"The command could not be started: {error}") from None
@@ -373,28 +384,67 @@ def _question(
     return NeedsApproval(command=bound, sets=sets, policy=policy, rule=rule, refused=refused, fallback=fallback)
 
 
-def completed(session: ProcessSession, warning: str, output: str) -> ToolResult:
+def takes_input(arguments: ExecArguments) -> bool:
+    """Whether somebody may write to the command. Any other command finds its input closed and does not wait for it."""
+    return arguments.stdin or arguments.background or arguments.pty
+
+
+class OutputStore(Protocol):
+    """Stores the outputs that are too long for a model."""
+
+    async def store(self, data: bytes, name: str) -> str:
+        """Store an output and return the path under which the session can read it. Raises ``OSError``."""
+        ...
+
+
+class PrintedOutput(NamedTuple):
+    text: str
+    """What the model reads."""
+    facts: Mapping[str, Any] = {}
+    """What clients get besides it, if the output was cut."""
+
+
+async def stored_output(session: ProcessSession, limit: int, outputs: OutputStore | None) -> PrintedOutput:
+    """The output for a model, trimmed. It gets both ends of a long one, and all of it goes to a file."""
+    output = session.output
+    # A long output takes a while to clean up, so that happens in a thread.
+    if not await asyncio.to_thread(output.exceeds, limit):
+        return PrintedOutput(output.text().strip("\n").rstrip())
+    head = limit // HEAD_SHARE
+    beginning, end = await asyncio.to_thread(output.ends, head, limit - head)
+    where = ""
+    facts: dict[str, Any] = {"truncated": True, "totalBytes": output.total_bytes}
+    if outputs is not None:
+        data = await asyncio.to_thread(output.whole)
+        try:
+            path = await outputs.store(data, session.id) if data else ""
+        except (OSError, PathRefused) as error:
+            where = f" It could not be stored: {error}."
+        else:
+            if path:
+                facts["outputFile"] = path
+                part = "All of it is" if len(data) == output.total_bytes else f"The first {len(data)} bytes are"
+                where = f" {part} in {path}"
+    note = (
+        f"[Output cut: {output.total_bytes} bytes in all, of which you see the first {len(beginning)} and the last "
+        f"{len(end)} characters.{where}]"
+    )
+    return PrintedOutput(f"{beginning}\n{note}\n{end.rstrip()}", facts)
+
+
+def completed(session: ProcessSession, warning: str, output: PrintedOutput) -> ToolResult:
     """The result of a command that has ended. Raises ``ToolError`` for the model if the command failed."""
-    if reason := failure(session):
-        raise ToolError(f"{warning}{output}\n\n{reason}" if output else f"{warning}{reason}")
     details: dict[str, Any] = {
         "status": "completed",
         "exitCode": session.process.exit_code,
         "durationMs": (session.ended_at or session.started_at) - session.started_at,
         "cwd": session.command.cwd,
+        **output.facts,
     }
-    if session.output.truncated:
-        details |= {"truncated": True, "totalBytes": session.output.total_bytes}
-    return text_result(warning + (output or "(no output)"), details)
-
-
-def printed(session: ProcessSession) -> str:
-    """The output, trimmed. If it was too long, a note comes first and then the end of the output."""
-    text = session.output.text()
-    if session.output.truncated:
-        note = f"[Output cut: the last {len(text)} characters of {session.output.total_bytes} bytes]"
-        return f"{note}\n{text.rstrip()}"
-    return text.strip("\n").rstrip()
+    if reason := failure(session):
+        text = f"{warning}{output.text}\n\n{reason}" if output.text else f"{warning}{reason}"
+        raise ToolError(text, {**details, "status": "error", "error": text})
+    return text_result(warning + (output.text or "(no output)"), details)
 
 
 def failure(session: ProcessSession) -> str | None:
@@ -418,7 +468,10 @@ def still_running(session: ProcessSession, warning: str) -> ToolResult:
     if session.process.exited.is_set():
         code = session.process.exit_code
         text += f"\nThe shell itself exited with code {code}; programs it started keep its output open."
-    return text_result(text, {**session.facts(), "tail": session.output.tail()})
+    tail = session.output.tail()
+    if tail.strip():
+        text += f"\n\nOutput so far:\n{tail.rstrip()}"
+    return text_result(text, {**session.facts(), "tail": tail})
 
 
 # Commands on nodes
@@ -468,7 +521,9 @@ class NodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
         parts = [str(fields[name]) for name in ("stdout", "stderr", "error") if fields.get(name)]
         text = clean("\n".join(part.rstrip("\n") for part in parts)).strip("\n").rstrip()
         if len(text) > max_chars:
-            text = f"[Output cut: the last {max_chars} characters of {len(text)}]\n{text[-max_chars:]}"
+            head = max_chars // HEAD_SHARE
+            note = f"[Output cut: {len(text) - max_chars} characters left out here]"
+            text = f"{text[:head]}\n{note}\n{text[head - max_chars :]}"
         code = fields.get("exitCode")
         if fields.get("timedOut"):
             return cls(output=text, failure=f"Command timed out after {command.timeout_s:g} seconds", how="timeout")

@@ -44,6 +44,8 @@ from openclaw.tools.sandbox.launch import (
 )
 from openclaw.tools.shell_process import ShellCommand
 
+OUTPUTS = ".outputs"
+"""The folder of a sandbox with the outputs that were too long for the model."""
 SEEDED = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "BOOTSTRAP.md", "HEARTBEAT.md")
 """Files of the workspace that a new sandbox gets a copy of."""
 SKILLS = "skills"
@@ -185,7 +187,7 @@ def holds_work(record: SandboxRecord) -> bool:
     looked_at = 0
     for folder, folders, files in os.walk(record.folder):
         if folder == record.folder:
-            folders[:] = [name for name in folders if name != SKILLS]
+            folders[:] = [name for name in folders if name not in (SKILLS, OUTPUTS)]
         for name in files:
             looked_at += 1
             path = Path(folder, name)
