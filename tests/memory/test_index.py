@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.memory.index import CHUNK_CHARS, MemoryIndex, MemoryQuery, chunks_of, memory_files
+from openclaw.memory.index import CHUNK_CHARS, MemoryIndex, MemoryQuery, chunks_of, memory_files, rename_indexes
 
 
 @pytest.fixture
@@ -45,6 +47,18 @@ def found(workspace: Path, query: str, least: float = 0.35) -> list[str]:
 )
 def test_the_passage_that_fits_comes_first(workspace: Path, query: str, expected: list[str]) -> None:
     assert found(workspace, query, least=0.6)[:1] == expected
+
+
+def test_our_index_gives_way_to_the_one_of_2026_9_and_that_one_stays(workspace: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    MemoryIndex(folder / "main.sqlite").update(memory_files(workspace))
+    with contextlib.closing(sqlite3.connect(folder / "work.sqlite")) as theirs:
+        theirs.execute("CREATE TABLE chunks (id TEXT, path TEXT)")
+    (folder / "torn.sqlite").write_bytes(b"no database")
+    assert rename_indexes(tmp_path) == [folder / "main.notes.db"]
+    assert rename_indexes(tmp_path) == []
+    assert sorted(path.name for path in folder.iterdir()) == ["main.notes.db", "torn.sqlite", "work.sqlite"]
+    assert MemoryIndex(folder / "main.notes.db").update(()).files == 0
 
 
 def test_a_changed_a_new_and_a_removed_file_are_noticed(workspace: Path) -> None:

@@ -58,7 +58,7 @@ async def test_a_search_names_file_and_lines(workspace: Path) -> None:
     assert best["citation"] == "memory/2026-01-31.md#L1-L4" and best["snippet"].endswith(
         "Source: memory/2026-01-31.md#L1-L4"
     )
-    assert (workspace.parent / "memory" / "main.sqlite").exists()
+    assert (workspace.parent / "memory" / "main.notes.db").exists()
 
 
 async def test_the_lines_that_a_search_names_are_those_that_memory_get_reads(workspace: Path) -> None:

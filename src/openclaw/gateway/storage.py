@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +18,7 @@ from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.cluster.single import Cluster, SingleNode
+from openclaw.memory.index import rename_indexes
 from openclaw.storage.disk_errors import Repairs
 from openclaw.storage.errors import Fenced, StorageRefused
 from openclaw.storage.files.disk import FileBlobStore, FileDocuments
@@ -44,9 +47,11 @@ async def open_storage(
 ) -> Storage:
     """Open the stores on files, or on the database that the configuration names.
 
-    Older sessions are migrated, except with ``only_reads``.
+    Older sessions are migrated and older indexes renamed, except with ``only_reads``.
     """
     current = config.current
+    if not only_reads:
+        await asyncio.to_thread(rename_indexes, Path(state_dir))
     if (url := storage_url(current, environ)) is not None:
         return await _open_postgres(url, state_dir, config, clock, only_reads=only_reads)
     if not only_reads:

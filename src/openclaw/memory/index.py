@@ -145,6 +145,9 @@ def _files_in(root: Path, folder: Path, depth: int) -> Iterator[tuple[Path, Path
 
 # The index
 
+FOLDER, ENDING = "memory", ".notes.db"
+"""Where the indexes are. Another ending would stop OpenClaw 2026.9, whose older index is ``memory/<agent>.sqlite``."""
+_OLD_ENDING = ".sqlite"
 VERSION = 2
 CHUNK_CHARS = 1600
 """About 400 tokens."""
@@ -197,6 +200,34 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     vectors: int
     """Chunks with a vector of the given embedder."""
+
+
+def rename_indexes(state_dir: Path) -> list[Path]:
+    """Rename the indexes that earlier versions wrote, and return their new paths. Indexes of others stay."""
+    renamed: list[Path] = []
+    for old in sorted((state_dir / FOLDER).glob(f"*{_OLD_ENDING}")):
+        new = old.with_name(f"{old.name.removesuffix(_OLD_ENDING)}{ENDING}")
+        if not old.is_file() or old.is_symlink() or not _is_ours(old):
+            continue
+        if new.exists():
+            old.unlink()  # It can be built again, and the newer one counts.
+        else:
+            old.rename(new)
+            renamed.append(new)
+        for end in ("-journal", "-wal", "-shm"):
+            Path(f"{old}{end}").unlink(missing_ok=True)
+    return renamed
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            columns = {row[1] for row in db.execute("PRAGMA table_info(vectors)")}
+        return 0 < version <= VERSION and {"model", "hash", "vector"} <= columns
+    except sqlite3.Error:
+        return False
 
 
 class MemoryIndex:
@@ -646,7 +677,7 @@ class AgentMemories:
     def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> AgentMemory:
         chunking = settings.chunking
         index = MemoryIndex(
-            self._state_dir / "memory" / f"{normalize_agent_id(agent_id)}.sqlite",
+            self._state_dir / FOLDER / f"{normalize_agent_id(agent_id)}{ENDING}",
             chunk_chars=chunking.tokens * CHARS_PER_TOKEN,
             overlap_chars=min(chunking.overlap, chunking.tokens // 2) * CHARS_PER_TOKEN,
         )

@@ -88,11 +88,25 @@ async def test_every_known_layout_is_read_line_by_line(theirs: Path, ours: Path,
     assert (report.outcome, report.key, report.events) == ("imported", MAIN, 5)
     assert report.sha256 == hashlib.sha256("".join(lines).encode()).hexdigest()
     written = (ours / "agents/main/sessions/s1.jsonl").read_text("utf-8")
-    assert written.startswith("".join(lines)) and written.count("\n") == 6
+    header = lines[0].replace('"version":4', '"version":3')
+    assert written.startswith("".join([header, *lines[1:]])) and written.count("\n") == 6
     entry = entries(ours)[MAIN]
     assert (entry["sessionId"], entry["label"], entry["thinkingLevel"]) == ("s1", "Home", "low")
     assert "sessionFile" not in entry and "pinnedAt" not in entry
     assert await said(ours, "s1") == ["Hallo Jörg 🦞", "Guten Tag", "x" * 5000, "ok"]
+
+
+async def test_a_header_of_format_4_says_3_so_that_the_other_version_takes_the_transcript_back(
+    theirs: Path, ours: Path
+) -> None:
+    add_session(database(theirs), MAIN, "s1", conversation("s1", "Hello", "Good day", version=4))
+    assert [report.outcome for report in await imported(theirs, ours)] == ["imported"]
+    file = ours / "agents/main/sessions/s1.jsonl"
+    header, *rest = file.read_text().splitlines(keepends=True)
+    assert json.loads(header)["version"] == 3 and await said(ours, "s1") == ["Hello", "Good day"]
+    assert [report.outcome for report in await imported(theirs, ours)] == ["present"]
+    file.write_text("".join([json.dumps({**json.loads(header), "version": 4}, separators=(",", ":")) + "\n", *rest]))
+    assert [report.outcome for report in await imported(theirs, ours)] == ["present"], "as earlier versions copied it"
 
 
 async def test_importing_twice_adds_nothing_and_an_interrupted_one_goes_on(theirs: Path, ours: Path) -> None:

@@ -1,7 +1,8 @@
 """Brings sessions in that this version did not write: those of another state folder, and those of older layouts.
 
 ``import_sessions`` only reads the other folder, and follows no link out of it. Of an entry it takes over what gives no
-rights. Every line of a transcript is written as it was found. One line of ours
+rights. Every line of a transcript is written as it was found, but a header of format 4 says 3: messages are the same in
+both, and 2026.9 does not import an archived transcript that says 4. One line of ours
 follows them: it says where they come from, and continues the branch that was active there.
 
 ``migrate_sessions`` takes over ``<state>/sessions/`` and ``<state>/sessions/<agent>/``, the older layouts. Files are
@@ -49,6 +50,8 @@ from openclaw.storage.sessions import SessionStore
 
 Outcome: TypeAlias = Literal["imported", "present", "conflict", "failed"]
 MARK = "openclaw.import"
+HEADER_VERSION = 3
+"""The format of transcripts that every version reads."""
 _TAKEN = frozenset(
     {
         *("label", "displayName", "subject", "groupId", "groupChannel", "room", "space"),
@@ -205,7 +208,7 @@ def _bring_transcript(session: FoundSession, key: str, folder: Path, version: st
         report.events, report.sha256 = copy.events, copy.sha256.hexdigest()
         # Our own line is not compared: two keys may share a transcript, such as a scheduled job and its last run.
         if (present := _beginning(path, size)) is not None:
-            if present != begun.digest():
+            if present != begun.digest() and not _is_earlier_copy(path, session, version):
                 report.outcome = "conflict"
                 report.detail = f"{path} holds something else, or the session went on there after an earlier import"
             else:
@@ -216,6 +219,15 @@ def _bring_transcript(session: FoundSession, key: str, folder: Path, version: st
     except (Unreadable, OSError) as problem:
         report.outcome, report.detail = "failed", str(problem)
     return report
+
+
+def _is_earlier_copy(path: Path, session: FoundSession, version: str) -> bool:
+    """Whether an earlier version copied the transcript, which left the version of the header as it was."""
+    begun, size = hashlib.sha256(), 0
+    for line in TranscriptCopy(session, version, header_as_found=True).found_lines():
+        begun.update(line)
+        size += len(line)
+    return _beginning(path, size) == begun.digest()
 
 
 def _beginning(path: Path, size: int) -> bytes | None:
@@ -251,9 +263,11 @@ def _write(path: Path, lines: Iterator[bytes], digest: bytes, updated_at: int) -
 class TranscriptCopy:
     """The lines of a transcript as they are written here, and what is learnt about them on the way."""
 
-    def __init__(self, session: FoundSession, version: str) -> None:
+    def __init__(self, session: FoundSession, version: str, *, header_as_found: bool = False) -> None:
+        """``header_as_found`` is how earlier versions wrote the copy."""
         self._found = session
         self._version = version
+        self._header_as_found = header_as_found
         self.events = 0
         self.sha256 = hashlib.sha256()
         self._parents: dict[str, str | None] = {}
@@ -283,13 +297,16 @@ class TranscriptCopy:
     def _missing_header(self, first: bytes) -> bytes | None:
         if fields_of(first).get("type") == "session":
             return None
-        header = {"type": "session", "version": 3, "id": self._found.session_id, "cwd": ""}
+        header = {"type": "session", "version": HEADER_VERSION, "id": self._found.session_id, "cwd": ""}
         return json_text.encode({**header, "timestamp": iso_utc(self._found.updated_at)}) + b"\n"
 
     def _followed(self, line: bytes) -> bytes:
         """Follows the active branch, and links a line of the old, flat format to the one before it."""
         fields = fields_of(line)
         kind, own = fields.get("type"), fields.get("id")
+        version = fields.get("version")
+        if kind == "session" and isinstance(version, int) and version > HEADER_VERSION and not self._header_as_found:
+            return json_text.encode({**fields, "version": HEADER_VERSION})
         if kind == "session" or not isinstance(own, str):
             return line
         if kind == "leaf":
