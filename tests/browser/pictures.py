@@ -50,10 +50,10 @@ async def pictures(browser: Browser, gateway: WebGateway) -> AsyncGenerator[tupl
         await expect(tab.button("Stop")).to_have_count(0)
     await tab.box.evaluate("(box) => box.blur()")
     yield "web-chat", tab
-    await tab.link("Context").click()
+    await tab.go("Context")
     await expect(tab.page.get_by_text("Since the run before")).to_be_visible()
     yield "web-context", tab
-    await tab.link("Messages").click()
+    await tab.go("Messages")
     await tab.page.get_by_role("row").filter(has_text="How much room").get_by_role("link").click()
     await expect(tab.page.get_by_role("dialog")).to_contain_text("It called exec once")
     yield "web-why", tab

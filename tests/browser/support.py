@@ -89,8 +89,18 @@ class Tab:
             await expect(self.page.locator(".frame")).to_be_visible()
         return self
 
-    def link(self, name: str) -> Locator:
-        return self.page.get_by_role("navigation", name="Pages", exact=True).get_by_role("link", name=name, exact=True)
+    async def go(self, name: str) -> None:
+        """Goes to a page by the links behind "Manage", or back to the chat."""
+        pages = self.page.get_by_role("navigation", name=re.compile("^(Manage|Administrar)$"))
+        conversations = self.page.get_by_role("navigation", name=re.compile("^(Conversations|Conversaciones)$"))
+        await expect(pages.or_(conversations)).to_be_visible()
+        if await conversations.count():
+            await self.page.get_by_role("button", name=re.compile("^(Manage|Administrar)$")).click()
+        await pages.get_by_role("link", name=name, exact=True).click()
+
+    def conversation(self, title: str) -> Locator:
+        """The conversation in the left column."""
+        return self.page.get_by_role("navigation", name="Conversations").get_by_role("link", name=title)
 
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=name, exact=True)

@@ -136,11 +136,11 @@ async def test_only_the_last_failure_of_a_message_is_shown_and_the_gateway_speak
     await expect(tab.button("Stop")).to_have_count(0)
     await expect(tab.log.locator(".notice.error")).to_have_count(1)
     await tab.say("/why")
-    story = tab.log.locator(".notice-text").last
+    story = tab.log.get_by_role("article", name="Answer to a command").last
     await expect(story).to_contain_text("too_busy_3")
     await expect(story.locator("em")).to_have_count(0)
     await expect(tab.log.locator(".notice.error")).to_have_count(1)
-    await tab.link("Transcript").click()
+    await tab.go("Transcript")
     await expect(tab.page.get_by_label("Entries").get_by_text("529 too_busy_3")).to_be_visible()
 
 
@@ -160,8 +160,7 @@ async def test_my_last_message_can_be_edited_and_answered_anew(tab: Tab) -> None
     await tab.sees("Four.")
     await tab.say("Tree and three?")
     await tab.sees("Wrong answer.")
-    await expect(tab.button("Edit")).to_have_count(1)
-    await tab.button("Edit").click()
+    await tab.button("Edit").last.click()
     await expect(tab.box).to_have_value("Tree and three?")
     await expect(tab.log).not_to_contain_text("Wrong answer.")
     await tab.say("Three and three?")
@@ -229,16 +228,12 @@ async def test_sessions_are_switched_and_begun_and_drafts_stay_with_theirs(tab: 
     await tab.say("Where am I?")
     await tab.sees("In the main one.")
     await tab.box.fill("a draft")
-    chooser = tab.page.locator("button.session-select")
-    await chooser.click()
-    await tab.page.get_by_role("dialog").get_by_role("searchbox").fill("holiday")
-    await tab.page.get_by_role("button", name="New session: holiday").click()
+    await tab.button("New chat").click()
     await expect(tab.log).not_to_contain_text("In the main one.")
     await expect(tab.box).to_have_value("")
     await tab.say("And here?")
     await tab.sees("In the other one.")
-    await chooser.click()
-    await tab.page.get_by_role("dialog").get_by_role("button").filter(has_text="agent:main:main").click()
+    await tab.conversation("Where am I?").click()
     await tab.sees("In the main one.")
     await expect(tab.box).to_have_value("a draft")
 
@@ -339,12 +334,14 @@ async def test_reasoning_is_shown_while_it_comes_and_can_be_hidden(tab: Tab) -> 
     await tab.say("/reasoning stream")
     await tab.sees("easoning")
     await tab.say("What do herons eat?")
-    reasoning = tab.log.locator("details.thinking")
+    reasoning = tab.log.locator(".thinking")
     await expect(reasoning.locator("strong")).to_have_text("fish")
     model.go_on.set()
     await tab.sees("Fish, mostly.")
     await expect(tab.button("Stop")).to_have_count(0)
     await expect(reasoning).to_have_count(1)
+    await expect(reasoning.get_by_role("button", name="Reasoning", expanded=False)).to_be_visible()
+    await tab.button("Thinking").click()
     await tab.page.get_by_label("Show reasoning").uncheck()
     await expect(reasoning).to_have_count(0)
 
@@ -357,9 +354,9 @@ async def test_what_is_too_long_is_told_and_the_connection_stays(tab: Tab) -> No
     await tab.sees("ok")
 
 
-async def test_the_session_switcher_opens_with_the_keyboard(tab: Tab) -> None:
+async def test_the_command_palette_opens_with_the_keyboard(tab: Tab) -> None:
     await tab.box.press("Control+k")
-    await expect(tab.page.get_by_role("dialog", name="Sessions").get_by_role("searchbox")).to_be_focused()
+    await expect(tab.page.get_by_role("dialog", name="Command palette").get_by_role("combobox")).to_be_focused()
     await tab.page.keyboard.press("Escape")
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
 

@@ -1,4 +1,4 @@
-"""Agents & cron, Channels, Approvals, Usage, Config, Logs and Debug, as a person uses them."""
+"""Agents, Channels, Approvals, Usage, Settings, Logs and Debug, as a person uses them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ async def test_a_command_is_allowed_in_the_chat_and_denied_on_its_page(browser: 
             gateway.model.queue(Answer("I ask.", calls=[call]), "Asked.", f"Heard about {name}.")
             await tab.say(f"Make {name}")
             if answer == "Deny":
-                await tab.link("Approvals").click()
+                await tab.go("Approvals")
             question = tab.page.get_by_role("alertdialog", name="May this command run?")
             await expect(question.get_by_label("Command")).to_contain_text(f"echo hello > {name}")
             await question.get_by_role("button", name=answer).click()
             await expect(question).to_have_count(0)
-            await tab.link("Chat").click()
+            await tab.go("Chat")
             if answer != "Deny":
                 await tab.sees(f"Heard about {name}.")
         assert (workspace / made).read_text() == "hello\n"
@@ -41,7 +41,7 @@ async def test_a_command_is_allowed_in_the_chat_and_denied_on_its_page(browser: 
 
 
 async def test_the_files_of_an_agent_and_a_scheduled_job(tab: Tab) -> None:
-    await tab.link("Agents & cron").click()
+    await tab.go("Agents")
     await tab.page.get_by_role("button", name="SOUL.md").click()
     dialog = tab.page.get_by_role("dialog")
     await dialog.get_by_label("SOUL.md").fill("You love herons.\n")
@@ -89,14 +89,14 @@ async def test_channels_and_who_asks_to_be_let_in(browser: Browser, tmp_path: Pa
 
 
 async def test_no_channel_is_said(tab: Tab) -> None:
-    await tab.link("Channels").click()
+    await tab.go("Channels")
     await expect(tab.page.get_by_text("No channel is configured.")).to_be_visible()
 
 
 async def test_usage_counts_what_was_used(tab: Tab) -> None:
     await tab.say("Cost me something")
     await tab.sees("ok")
-    await tab.link("Usage").click()
+    await tab.go("Usage")
     await expect(tab.page.get_by_role("definition").first).to_have_text("110")
     await expect(tab.page.get_by_text("mock/mock-1")).to_be_visible()
     await tab.page.get_by_label("Unit").select_option("cost")
@@ -109,7 +109,7 @@ async def test_usage_counts_what_was_used(tab: Tab) -> None:
 
 async def test_a_setting_is_found_changed_and_checked(tab: Tab) -> None:
     path = tab.gateway.state_dir / "openclaw.json"
-    await tab.link("Config").click()
+    await tab.go("Settings")
     await tab.page.get_by_label("Find a setting").fill("agents.defaults.userTimezone")
     await tab.page.get_by_role("textbox", name="agents.defaults.userTimezone").fill("Europe/Madrid")
     await tab.button("Save and apply").click()
@@ -131,7 +131,7 @@ async def test_a_setting_is_found_changed_and_checked(tab: Tab) -> None:
 
 
 async def test_logs_are_live_and_filtered(tab: Tab) -> None:
-    await tab.link("Logs").click()
+    await tab.go("Logs")
     lines = tab.page.get_by_role("log", name="Log lines")
     await expect(lines).to_contain_text("listening on")
     await tab.page.get_by_role("searchbox").fill("no such words anywhere")
@@ -142,7 +142,7 @@ async def test_logs_are_live_and_filtered(tab: Tab) -> None:
 
 
 async def test_any_method_can_be_called(tab: Tab) -> None:
-    await tab.link("Debug").click()
+    await tab.go("Debug")
     await tab.page.get_by_label("Method").fill("sessions.resolve")
     await tab.page.get_by_label("Parameters (JSON)").fill("{}")
     await tab.button("Call").click()

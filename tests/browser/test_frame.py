@@ -20,8 +20,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 # fmt: off
 PAGES = (
-    "Chat", "Sessions", "Transcript", "Context", "Messages", "Agents & cron", "Channels", "Approvals", "Usage",
-    "Config", "Logs", "Debug",
+    "Sessions", "Transcript", "Context", "Messages", "Agents", "Channels", "Approvals", "Usage",
+    "Logs", "Debug", "Settings",
 )
 # fmt: on
 
@@ -42,6 +42,7 @@ async def test_signing_in_keeps_the_token_out_of_addresses_and_of_what_stays(
     assert TOKEN not in await tab.page.evaluate(kept)
     await tab.page.reload()
     await expect(tab.log).to_be_visible()
+    await tab.button("Preferences").click()
     await tab.button("Sign out").click()
     await expect(field).to_be_visible()
     await tab.page.reload()
@@ -108,13 +109,14 @@ async def test_hostile_markdown_is_only_text(tab: Tab) -> None:
 
 
 async def test_the_page_speaks_spanish_and_remembers_it(tab: Tab) -> None:
+    await tab.button("Preferences").click()
     await tab.page.get_by_label("Language").select_option("es")
     await expect(tab.page.get_by_role("button", name="Enviar")).to_be_visible()
-    await expect(tab.page.get_by_role("link", name="Mensajes")).to_be_visible()
+    await expect(tab.page.get_by_role("navigation", name="Conversaciones")).to_be_visible()
     await tab.page.reload()
     await expect(tab.page.get_by_role("textbox", name="Mensaje")).to_be_visible()
     assert await tab.page.evaluate("document.documentElement.lang") == "es"
-    await tab.page.get_by_role("link", name="Configuración").click()
+    await tab.go("Ajustes")
     await expect(tab.page.get_by_text("Proveedores de modelos.", exact=True)).to_be_visible()
 
 
@@ -133,8 +135,9 @@ async def test_every_page_is_accessible(tab: Tab, scheme: str, pages: tuple[str,
     await tab.say("Something to look at")
     await tab.sees("done")
     await expect(tab.button("Stop")).to_have_count(0)
+    await scan(tab, f"Chat, {scheme}")
     for name in pages:
-        await tab.link(name).click()
+        await tab.go(name)
         await expect(tab.page.get_by_role("heading", name=name, exact=True)).to_be_attached()
         await expect(tab.page.get_by_text("Loading…")).to_have_count(0)
         await scan(tab, f"{name}, {scheme}")
@@ -147,7 +150,7 @@ async def test_every_page_fits_a_phone(tab: Tab) -> None:
     await tab.sees("An answer")
     for name in PAGES:
         await tab.button("Menu").click()
-        await tab.link(name).click()
+        await tab.go(name)
         await expect(tab.page.get_by_role("heading", name=name, exact=True)).to_be_attached()
         await expect(tab.page.get_by_text("Loading…")).to_have_count(0)
         assert await tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
@@ -179,7 +182,7 @@ async def test_the_page_works_below_a_base_path(browser: Browser, tmp_path: Path
         tab = await (await new_tab(browser, gateway)).open("/claw/chat")
         await tab.say("Below")
         await tab.sees("ok")
-        await tab.link("Messages").click()
+        await tab.go("Messages")
         await expect(tab.page.get_by_role("row").filter(has_text="Below")).to_be_visible()
         assert tab.page.url.startswith(f"{gateway.url}/claw/messages")
         await tab.page.reload()

@@ -1,11 +1,14 @@
 // The frame of the page: navigation, sign-in, the state of the connection, and the page that the address names.
 import { html, render, useEffect, useState } from "./core/dom.js";
-import { approvals } from "./core/approvals.js";
+import "./core/approvals.js";
+import { newKey, rowOf, titleOf } from "./core/conversations.js";
 import { connection, gateway } from "./core/gateway.js";
-import { address, route } from "./core/router.js";
-import { change, settings, signInFromAddress } from "./core/settings.js";
-import { LANGUAGES, language, t } from "./core/words.js";
+import { address, go, route } from "./core/router.js";
+import { settings, signInFromAddress } from "./core/settings.js";
+import { t } from "./core/words.js";
 import { Empty, Icon, Notice, Toasts } from "./parts/basics.js";
+import { Palette } from "./parts/palette.js";
+import { Sidebar } from "./parts/sidebar.js";
 import { PAGES } from "./pages/index.js";
 import "./style.css";
 
@@ -43,39 +46,26 @@ function Waiting() {
   </div></main>`;
 }
 
-function Navigation({ open, close }) {
-  const { page, query } = route.value;
-  const { phase } = connection.value;
-  return html`<nav class=${open ? "side open" : "side"} aria-label=${t("Pages")}>
-    <div class="brand"><img src="${address("favicon.svg")}" alt="" width="26" height="26" /><strong>OpenClaw</strong></div>
-    <ul>${PAGES.map((one) => html`<li key=${one.path}>
-      <a href=${address(one.path, query.session ? { session: query.session } : {})} onClick=${close}
-        aria-current=${one.path === page ? "page" : undefined}><${Icon} name=${one.icon} /><span>${t(one.name)}</span>${one.path === "approvals" && approvals.value.length > 0 ? html`<span class="badge" aria-hidden="true">${approvals.value.length}</span>` : ""}</a>
-    </li>`)}</ul>
-    <div class="side-foot">
-      <p class="link-state ${phase}" role="status">${phase === "open" ? t("Connected") : t("Reconnecting…")}</p>
-      <label><span>${t("Theme")}</span>
-        <select value=${settings.value.theme} onChange=${(event) => change({ theme: event.target.value })}>
-          <option value="system">${t("System")}</option><option value="light">${t("Light")}</option><option value="dark">${t("Dark")}</option>
-        </select></label>
-      <label><span>${t("Language")}</span>
-        <select value=${language.value} onChange=${(event) => change({ language: event.target.value })}>
-          ${Object.entries(LANGUAGES).map(([code, name]) => html`<option key=${code} value=${code}>${name}</option>`)}
-        </select></label>
-      <button class="quiet" onClick=${() => gateway.signOut()}>${t("Sign out")}</button>
-    </div>
-  </nav>`;
-}
-
 function App() {
   const { phase, hello } = connection.value;
   const [open, setOpen] = useState(false);
-  const { page } = route.value;
+  const [palette, setPalette] = useState(false);
+  const { page, query } = route.value;
   const found = PAGES.find((one) => one.path === page);
-  const title = found ? t(found.name) : "OpenClaw";
+  const title = page === "chat" ? titleOf(rowOf(query.session || settings.value.sessionKey) || { key: query.session }) : found ? t(found.name) : "OpenClaw";
   useEffect(() => {
     document.title = found ? `${title} · OpenClaw` : title;
   }, [title]);
+  useEffect(() => {
+    const key = (event) => {
+      if (event.key === "Escape" && open) setOpen(false);
+      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      setPalette(true);
+    };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  }, [open]);
   if (phase === "signedOut") return html`<${SignIn} />`;
   // Once signed in, the view stays while the connection is away.
   if (!hello || phase === "pairing" || phase === "refused") return html`<${Waiting} />`;
@@ -89,12 +79,14 @@ function App() {
       <button class="icon-button" aria-label=${t("Menu")} aria-expanded=${open} onClick=${() => setOpen(!open)}><${Icon} name="menu" /></button>
       <strong>${title}</strong>
       ${phase !== "open" && html`<span class="away">${t("Reconnecting…")}</span>`}
+      <button class="icon-button" aria-label=${t("Start a new chat")} onClick=${() => (setOpen(false), go("chat", { session: newKey() }))}><${Icon} name="compose" /></button>
     </header>
-    <${Navigation} open=${open} close=${() => setOpen(false)} />
+    <${Sidebar} open=${open} close=${() => setOpen(false)} openPalette=${() => setPalette(true)} />
     ${open && html`<div class="shade" onClick=${() => setOpen(false)}></div>`}
     <main id="content" tabindex="-1" class="page-${page}">
       ${View ? html`<${View} key=${page} />` : html`<${Empty}>${t("There is no such page.")}<//>`}
     </main>
+    ${palette && html`<${Palette} onClose=${() => setPalette(false)} />`}
     <${Toasts} />
   </div>`;
 }

@@ -50,7 +50,7 @@ _ROW_FIELDS = """
 label displayName channel subject groupChannel space chatType origin updatedAt sessionId systemSent abortedLastRun
 thinkingLevel verboseLevel reasoningLevel elevatedLevel sendPolicy inputTokens outputTokens totalTokens cacheRead
 cacheWrite responseUsage modelProvider model contextTokens compactionCount deliveryContext lastChannel lastTo
-lastAccountId spawnedBy
+lastAccountId spawnedBy pinnedAt archivedAt readAt
 """
 _ATTRIBUTES = dict(zip(SessionRowView.__struct_encode_fields__, SessionRowView.__struct_fields__, strict=True))
 _COPIED = {name: _ATTRIBUTES[name] for name in _ROW_FIELDS.split()}
@@ -84,7 +84,7 @@ def page_of_history(entries: Sequence[Entry], *, with_reasoning: bool = False) -
             continue
         mark = message.get("__openclaw")
         mark = cast("dict[str, Any]", mark) if isinstance(mark, dict) else {}
-        message["__openclaw"] = {**mark, "id": entry.id, "parentId": entry.parent_id}
+        message["__openclaw"] = {**mark, **_spent(message.get("usage")), "id": entry.id, "parentId": entry.parent_id}
         for unseen in ("usage", "api", "details"):
             message.pop(unseen, None)
         content = message.get("content")
@@ -97,6 +97,17 @@ def page_of_history(entries: Sequence[Entry], *, with_reasoning: bool = False) -
         message["content"] = [_lean_block(cast("dict[str, Any]", one), longest) for one in blocks if _kind(one)]
         shown.append(message)
     return shown
+
+
+def _spent(usage: Any) -> dict[str, Any]:
+    """Return what a page shows of the usage of a model call."""
+    match usage:
+        case {"totalTokens": int(tokens), "cost": {"total": int() | float() as cost}} if tokens:
+            return {"tokens": tokens, "cost": cost}
+        case {"totalTokens": int(tokens)} if tokens:
+            return {"tokens": tokens}
+        case _:
+            return {}
 
 
 def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | None:

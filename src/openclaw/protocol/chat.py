@@ -97,6 +97,13 @@ class RunStatus(Result):
     error: str | None = None
 
 
+class MessagePromoted(Success):
+    """Whether a waiting message is answered now."""
+
+    promoted: bool
+    """False if it waited no longer."""
+
+
 class MessageDropped(Success):
     """Whether the message was taken out of the queue."""
 
@@ -167,6 +174,12 @@ class ChatPage(Result, kw_only=True):
     total_tokens: int | float | None = None
     context_tokens: int | float | None = None
     model: str | None = None
+    model_provider: str | None = None
+    model_override: str | None = None
+    provider_override: str | None = None
+    display_name: str | None = None
+    subject: str | None = None
+    pinned_at: int | float | None = None
     session_id: str | None
     messages: list[dict[str, Any]]
     more: bool

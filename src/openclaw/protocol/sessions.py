@@ -64,6 +64,11 @@ class SessionRowView(Result):
     """The group's channel, under a name that some clients still read."""
     derived_title: str | None = None
     last_message_preview: str | None = None
+    pinned_at: Count = None
+    archived_at: Count = None
+    read_at: Count = None
+    running: bool | None = None
+    """True while a message of the session is answered."""
 
 
 class SessionList(Result, kw_only=True):
@@ -297,6 +302,39 @@ class SessionBranched(Success):
 
     key: str
     leaf_id: str
+
+
+class Version(Result):
+    """One of several messages that follow the same message."""
+
+    entry_id: str
+    leaf_id: str
+    """The last entry below it, where ``sessions.branch`` continues this version."""
+
+
+class MessageVersions(Result):
+    """A message of the conversation that has other versions."""
+
+    entry_id: str
+    versions: list[Version]
+    """All of them in the order written, with this one."""
+
+
+class SessionVersions(Result):
+    """The messages of a conversation that have other versions."""
+
+    key: str
+    session_id: str
+    messages: list[MessageVersions]
+
+
+class SessionForked(Success):
+    """The new session with the beginning of another."""
+
+    key: str
+    session_id: str
+    entries: int
+    """The number of entries that it begins with."""
 
 
 class EntryLabelled(Success):

@@ -107,6 +107,12 @@ class SessionEntry(TypedDict, total=False):
     """The kind of failure because of which the chosen model does not answer."""
     budgetOverrideUntil: int
     """Until this moment (milliseconds) the session may spend more than its limits."""
+    pinnedAt: int
+    """When the owner pinned the conversation to the top of lists."""
+    archivedAt: int
+    """When the owner archived the conversation. Later activity brings it back into lists."""
+    readAt: int
+    """When the owner last saw the conversation on a page."""
     previousSessions: list[dict[str, Any]]
     """Sessions that this key had before, newest first; see ``sessions/reset.py``."""
 

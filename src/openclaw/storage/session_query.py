@@ -33,6 +33,10 @@ class SessionQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Rows whose ``updatedAt`` is not before this time."""
     updated_before: int | None = None
     """Rows whose ``updatedAt`` is before this time."""
+    pinned: bool | None = None
+    """Whether the row is pinned."""
+    archived: bool | None = None
+    """Whether the row is archived, and nothing has happened in it since."""
     text: str = ""
     """Lower-case text that must occur in ``search_text``."""
     hidden_keys: tuple[str, ...] = ()
@@ -66,6 +70,12 @@ def search_text(key: str, entry: Mapping[str, Any]) -> str:
     return "\n".join(str(part) for part in parts if part).lower()
 
 
+def is_archived(entry: Mapping[str, Any]) -> bool:
+    """Return whether the conversation was archived after its last activity."""
+    archived_at = entry.get("archivedAt")
+    return isinstance(archived_at, int) and archived_at >= updated_at(entry)
+
+
 def session_ids(entry: Mapping[str, Any]) -> Iterator[str]:
     """Yields the id of the current session and of the earlier ones that the entry lists."""
     if isinstance(current := entry.get("sessionId"), str):
@@ -88,6 +98,10 @@ def fits(row: SessionRow, query: SessionQuery) -> bool:
     if query.session_id is not None and entry.get("sessionId") != query.session_id:
         return False
     if query.spawned_by is not None and entry.get("spawnedBy") != query.spawned_by:
+        return False
+    if query.pinned is not None and bool(entry.get("pinnedAt")) is not query.pinned:
+        return False
+    if query.archived is not None and is_archived(entry) is not query.archived:
         return False
     if query.ever is not None and query.ever.isdisjoint(session_ids(entry)):
         return False

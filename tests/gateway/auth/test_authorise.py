@@ -31,7 +31,7 @@ READ = names("""
     health logs.tail channels.status status usage.status usage.cost tts.status tts.providers models.list agents.list
     agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status cron.runs
     system-presence last-heartbeat node.list node.describe chat.history sessions.archived sessions.tree sessions.search
-    sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
+    sessions.versions sessions.export messages.list messages.get messages.why memory.status memory.search events.replay
     chat.view chat.commands chat.media sessions.entries mcp.status plugins.list
     models.status
     outbox.list
@@ -39,7 +39,7 @@ READ = names("""
 """)
 WRITE = names("""
     send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke
-    chat.send chat.abort browser.request memory.index chat.drop chat.reword
+    chat.send chat.abort browser.request memory.index chat.drop chat.reword chat.promote
 """)
 PAIRING = names("""
     node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list

@@ -19,6 +19,19 @@ export function ago(ms, now = Date.now()) {
   return t("{n} d ago", { n: Math.floor(minutes / 1440) });
 }
 
+// The heading under which something of this moment is listed.
+export function dayOf(ms, now = new Date()) {
+  const start = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime();
+  if (!ms) return t("Earlier");
+  if (ms >= start) return t("Today");
+  if (ms >= start - 86_400_000) return t("Yesterday");
+  if (ms >= start - 7 * 86_400_000) return t("Previous 7 days");
+  const date = new Date(ms);
+  const form = date.getFullYear() === now.getFullYear() ? { month: "long" } : { month: "long", year: "numeric" };
+  const name = date.toLocaleDateString(language.value, form);
+  return name[0].toUpperCase() + name.slice(1);
+}
+
 export function duration(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return "";
   if (ms < 1000) return `${Math.round(ms)} ms`;

@@ -2,9 +2,12 @@
 import { signal } from "./dom.js";
 import { base } from "./gateway.js";
 
+// Addresses of earlier versions that people may have kept.
+const RENAMED = { config: "settings" };
+
 function read() {
   const path = location.pathname.slice(base.length).replace(/^\/+|\/+$/g, "");
-  return { page: path || "chat", query: Object.fromEntries(new URLSearchParams(location.search)) };
+  return { page: RENAMED[path] || path || "chat", query: Object.fromEntries(new URLSearchParams(location.search)) };
 }
 
 export const route = signal(read());

@@ -4,7 +4,8 @@ import { signal } from "./dom.js";
 const KEY = "openclaw.control.settings.v1";
 const SECRET = "openclaw.control.secret";
 const DEVICE_TOKEN = "openclaw.control.device-token";
-const DEFAULTS = { theme: "system", language: "", sessionKey: "", showThinking: true, navCollapsed: false };
+// `since` is the first visit: what happened before it does not count as unread. `agentId` is empty while all are shown.
+const DEFAULTS = { theme: "system", language: "", sessionKey: "", agentId: "", since: 0, showThinking: true, navCollapsed: false };
 
 function read(storage, key) {
   try {
@@ -55,11 +56,11 @@ export const secrets = {
   },
 };
 
-// A draft outlives a reload, and is the tab's own.
+// A draft outlives a reload and a restart of the browser.
 export function draft(sessionKey, text) {
   const key = `openclaw.control.draft:${sessionKey}`;
-  if (text === undefined) return read(sessionStorage, key) || "";
-  write(sessionStorage, key, text);
+  if (text === undefined) return read(localStorage, key) || "";
+  write(localStorage, key, text);
   return text;
 }
 

@@ -10,8 +10,8 @@ import { Sure } from "../parts/sure.js";
 export function Agents() {
   const agents = useCall("agents.list", { details: true });
   return html`<div class="page">
-    <${PageHead} title=${t("Agents & cron")} />
-    <h2>${t("Agents")}</h2>
+    <${PageHead} title=${t("Agents")} />
+    <h2>${t("Who answers")}</h2>
     ${!agents.data ? pending(agents) : agents.data.agents.map((one) => html`<${Agent} key=${one.id} agent=${one} isDefault=${one.id === agents.data.defaultId} />`)}
     <${Jobs} agents=${agents.data?.agents || []} />
   </div>`;

@@ -17,7 +17,7 @@ export function Channels() {
     <//>
     <${Pairing} />
     ${!data ? pending(answer) : data.channelOrder.length ? data.channelOrder.map((name) => html`<${Channel} key=${name} name=${name} label=${data.channelLabels[name] || name} accounts=${data.channelAccounts[name] || []} />`)
-      : html`<${Empty}>${t("No channel is configured.")} <a href=${address("config", { find: "channels" })}>${t("Config")}</a><//>`}
+      : html`<${Empty}>${t("No channel is configured.")} <a href=${address("settings", { find: "channels" })}>${t("Settings")}</a><//>`}
   </div>`;
 }
 

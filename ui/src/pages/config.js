@@ -11,9 +11,9 @@ export function Config() {
   const { query } = route.value;
   const raw = query.view === "file";
   const file = useCall("config.get");
-  const set = (fields) => go("config", { ...query, ...fields }, { replace: true });
+  const set = (fields) => go("settings", { ...query, ...fields }, { replace: true });
   return html`<div class="page">
-    <${PageHead} title=${t("Config")}>
+    <${PageHead} title=${t("Settings")}>
       <span class="tabs" role="group" aria-label=${t("View")}><button aria-pressed=${!raw} onClick=${() => set({ view: "" })}>${t("Form")}</button><button aria-pressed=${raw} onClick=${() => set({ view: "file" })}>${t("File")}</button></span>
     <//>
     ${!file.data ? pending(file) : html`

@@ -5,7 +5,8 @@ import { address, go, route } from "../core/router.js";
 import { settings } from "../core/settings.js";
 import { t } from "../core/words.js";
 import { Empty, PageHead, pending, useCall } from "../parts/basics.js";
-import { SessionSelect, mainSession } from "../parts/session-select.js";
+import { mainSession } from "../core/conversations.js";
+import { SessionSelect } from "../parts/session-select.js";
 
 const FILES = /^(\/|~)|\.(md|txt|json)$/i;
 const TONES = ["prompt", "files", "skills", "tools", "facts", "user", "assistant", "results"];

@@ -5,7 +5,7 @@ import { call } from "../core/gateway.js";
 import { address, go, route } from "../core/router.js";
 import { t } from "../core/words.js";
 import { Dialog, Empty, Field, Notice, PageHead, pending, told, useCall } from "../parts/basics.js";
-import { sessionName } from "../parts/session-select.js";
+import { titleOf } from "../core/conversations.js";
 import { Sure } from "../parts/sure.js";
 
 const PAGE = 50;
@@ -71,7 +71,7 @@ function List({ query, set }) {
       <caption class="hidden">${t("Sessions")}</caption>
       <thead><tr><th>${t("Session")}</th><th>${t("Channel")}</th><th>${t("Model")}</th><th class="number">${t("Context")}</th><th>${t("Active")}</th><th><span class="hidden">${t("Actions")}</span></th></tr></thead>
       <tbody>${data.sessions.map((row) => html`<tr key=${row.key}>
-        <td><a href=${address("chat", { session: row.key })}>${row.label || row.derivedTitle || sessionName(row)}</a><br /><small>${row.key}</small></td>
+        <td><a href=${address("chat", { session: row.key })}>${titleOf(row)}</a><br /><small>${row.key}</small></td>
         <td>${row.channel && row.channel !== "unknown" ? row.channel : "–"}</td><td class="short">${row.model || "–"}</td>
         <td class="number">${row.totalTokens ? `${short(row.totalTokens)} / ${short(row.contextTokens)}` : "–"}${row.compactionCount ? html`<br /><small>🧹 ${row.compactionCount}</small>` : ""}</td>
         <td class="when" title=${dateTime(row.updatedAt)}>${ago(row.updatedAt)}</td>

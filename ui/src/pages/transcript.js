@@ -7,7 +7,8 @@ import { address, go, route } from "../core/router.js";
 import { settings } from "../core/settings.js";
 import { t } from "../core/words.js";
 import { Empty, Field, PageHead, copyText, pending, told, useCall } from "../parts/basics.js";
-import { SessionSelect, mainSession } from "../parts/session-select.js";
+import { mainSession } from "../core/conversations.js";
+import { SessionSelect } from "../parts/session-select.js";
 
 const ROW_PX = 38;
 const AROUND = 15;

@@ -1,6 +1,5 @@
 // Stacked bars over days, with the figures of the day under the pointer below them.
 import uPlot from "uplot";
-import "uplot/dist/uPlot.min.css";
 import { html, useEffect, useRef } from "../core/dom.js";
 import { settings } from "../core/settings.js";
 import { t } from "../core/words.js";

@@ -28,7 +28,8 @@ _METHODS: dict[Right, str] = {
         health logs.tail channels.status status usage.status usage.cost tts.status tts.providers models.list
         agents.list agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status
         cron.runs system-presence last-heartbeat node.list node.describe chat.history
-        sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
+        sessions.archived sessions.tree sessions.versions sessions.search sessions.export messages.list messages.get
+        messages.why
         memory.status memory.search events.replay chat.view chat.commands chat.media sessions.entries
         mcp.status plugins.list
         models.status
@@ -38,7 +39,7 @@ _METHODS: dict[Right, str] = {
     "write": """
         send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set
         node.invoke chat.send chat.abort browser.request
-        memory.index chat.drop chat.reword
+        memory.index chat.drop chat.reword chat.promote
     """,
     "pairing": """
         node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
@@ -54,7 +55,8 @@ _METHODS: dict[Right, str] = {
         skills.install skills.update update.run sessions.patch sessions.reset sessions.delete sessions.compact
         set-heartbeats cron.add cron.update cron.remove cron.run system-event sessions.resolve sessions.usage
         sessions.usage.timeseries sessions.usage.logs chat.inject poll
-        sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
+        sessions.resume sessions.branch sessions.fork sessions.label sessions.import sessions.importFolder
+        sessions.archive
         agents.bind context.get context.diff context.find mcp.test models.probe
         outbox.retry outbox.drop
         sessions.compaction

@@ -238,9 +238,9 @@ Place: TypeAlias = Literal["here", "session", "owner", "scheduler", "holder", "a
 
 _METHODS: dict[Place, str] = {
     "session": """
-        agent chat.send chat.abort chat.drop chat.reword chat.inject sessions.patch sessions.reset sessions.delete
-        sessions.compact sessions.compaction sessions.resume sessions.branch sessions.label sessions.import send
-        system-event
+        agent chat.send chat.abort chat.drop chat.reword chat.promote chat.inject sessions.patch sessions.reset
+        sessions.delete sessions.compact sessions.compaction sessions.resume sessions.branch sessions.fork
+        sessions.label sessions.import send system-event
     """,
     "owner": "chat.view chat.media context.get context.diff context.find",
     "scheduler": """
@@ -259,7 +259,7 @@ _METHODS: dict[Place, str] = {
         node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify node.list node.describe
         node.rename node.invoke.result node.event skills.status skills.update skills.bins sessions.search
         sessions.export sessions.importFolder sessions.archive sessions.list sessions.preview sessions.resolve
-        sessions.archived sessions.tree sessions.entries sessions.usage sessions.usage.timeseries
+        sessions.archived sessions.tree sessions.versions sessions.entries sessions.usage sessions.usage.timeseries
         sessions.usage.logs usage.cost usage.status cluster.status
     """,
 }

@@ -250,6 +250,7 @@ def bundled_assets() -> dict[str, Asset]:
     """Every file of the package's ``web`` folder, by the path it is served under.
 
     The name of a file in ``assets/`` gets the hash of its content, so that a browser never asks for it twice.
+    Files in ``chunks/`` have such names already.
     """
     assets: dict[str, Asset] = {}
     for file in sorted(BUNDLED.rglob("*")):
@@ -257,7 +258,8 @@ def bundled_assets() -> dict[str, Asset]:
         if file.is_file() and name not in (INDEX, "build.json"):
             body = file.read_bytes()
             hashed = name.startswith("assets/")
-            asset = asset_of(name, body, cache=FOREVER if hashed else "no-cache")
+            # The build has put a hash into the names in chunks/, because files of the page refer to them.
+            asset = asset_of(name, body, cache=FOREVER if hashed or name.startswith("chunks/") else "no-cache")
             assets[hashed_name(name, body) if hashed else name] = asset
     return assets
 

@@ -43,6 +43,7 @@ from openclaw.protocol.chat import (
     ChatStopped,
     MediaFile,
     MessageDropped,
+    MessagePromoted,
     MessageInjected,
     MessageReworded,
     PersonText,
@@ -495,6 +496,23 @@ async def drop(call: MethodCall, params: ChatDrop) -> MessageDropped:
     return MessageDropped(True, bool(dropped))
 
 
+class ChatPromote(Params):
+    session_key: NonEmpty
+    run_id: NonEmpty
+
+
+@methods.add("chat.promote", ChatPromote)
+async def promote(call: MethodCall, params: ChatPromote) -> MessagePromoted:
+    """Answers a waiting message now: it goes next, and the run before it is stopped."""
+    target, runs = call.gateway.directory.target(params.session_key), call.gateway.runs
+    if not runs.promote(target.key, params.run_id):
+        return MessagePromoted(True, False)
+    running = next((run for run in runs.active(target.key) if run.state == "running"), None)
+    if running is not None and running.run_id != params.run_id:
+        await runs.abort(target.key, running.run_id, AbortReason.RPC)
+    return MessagePromoted(True, True)
+
+
 class ChatReword(Params):
     session_key: NonEmpty
     run_id: NonEmpty
@@ -591,6 +609,9 @@ async def view(call: MethodCall, params: ChatView) -> ChatPage:
     page.total_tokens, page.context_tokens = entry.get("totalTokens") or None, entry.get("contextTokens") or None
     page.model, page.session_id = entry.get("model") or None, entry["sessionId"]
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
+    page.model_provider, page.display_name = entry.get("modelProvider") or None, entry.get("displayName") or None
+    page.model_override, page.provider_override = entry.get("modelOverride") or None, entry.get("providerOverride") or None
+    page.subject, page.pinned_at = entry.get("subject") or None, entry.get("pinnedAt") or None
     page.messages, page.more = page_of_history(entries, with_reasoning=reasoning), len(entries) >= params.limit
     return page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,6 +35,7 @@ from openclaw.protocol.sessions import (
     EarlierSessions,
     EntryLabelled,
     IndexProgress,
+    MessageVersions,
     ModelInUse,
     PreviewLine,
     ResolvedSession,
@@ -44,6 +45,7 @@ from openclaw.protocol.sessions import (
     SessionDeleted,
     SessionEntries,
     SessionExport,
+    SessionForked,
     SessionImported,
     SessionList,
     SessionPatched,
@@ -54,9 +56,11 @@ from openclaw.protocol.sessions import (
     SessionRowView,
     SessionSearch,
     SessionTree,
+    SessionVersions,
     StoredEntry,
     TranscriptsArchived,
     TranscriptShortened,
+    Version,
 )
 from openclaw.runs.compactions import NothingToDo
 from openclaw.runs.session_change import (
@@ -125,6 +129,10 @@ class SessionsList(Params):
     spawned_by: NonEmpty | None = None
     agent_id: NonEmpty | None = None
     search: str | None = None
+    pinned: bool | None = None
+    """Only pinned conversations, or only others."""
+    archived: bool | None = None
+    """Only archived conversations, or only others. A message brings an archived one back."""
 
 
 @methods.add("sessions.list", SessionsList)
@@ -135,6 +143,9 @@ async def list_sessions(call: MethodCall, params: SessionsList) -> SessionList:
     page = await gateway.runtime.stores.sessions.select(_query(call, params, agent))
     defaults = session_views.model_defaults(gateway.runtime)
     shown = [session_views.row_view(row, defaults) for row in page.rows]
+    for row, view in zip(page.rows, shown, strict=True):
+        if gateway.runs.occupied(row.key):
+            view.running = True
     if params.include_derived_titles or params.include_last_message:
         for row, view in zip(page.rows, shown, strict=True):
             await _add_texts(gateway.runtime.stores.transcripts, params, row, view)
@@ -164,6 +175,8 @@ def _query(call: MethodCall, params: SessionsList, agent: str | None) -> Session
         spawned_by=params.spawned_by,
         updated_since=now - params.active_minutes * 60_000 if params.active_minutes else None,
         text=(params.search or "").strip().lower(),
+        pinned=params.pinned,
+        archived=params.archived,
         hidden_keys=session_views.hidden_keys(
             include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
             include_unknown=bool(params.include_unknown),
@@ -336,8 +349,16 @@ class SessionsPatch(Params):
     spawned_by: Setting = msgspec.UNSET
     send_policy: Setting = msgspec.UNSET
     group_activation: Setting = msgspec.UNSET
+    pinned: bool | msgspec.UnsetType = msgspec.UNSET
+    archived: bool | msgspec.UnsetType = msgspec.UNSET
+    read: bool | msgspec.UnsetType = msgspec.UNSET
+    """True: the owner has seen the conversation as it is now. False marks it as unread."""
 
 
+_MARKS = {"pinned": "pinnedAt", "archived": "archivedAt", "read": "readAt"}
+"""The marks of lists, each with the field that holds its time."""
+_NO_ACTIVITY = {"key", "label", "spawnedBy", *_MARKS}
+"""What may change without counting as activity of the conversation."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "verboseLevel": ("on", "full", "off"),
     "reasoningLevel": ("on", "stream", "off"),
@@ -384,13 +405,15 @@ def apply_patch(
 ) -> SessionEntry:
     """Return the changed entry, or a new one. Raises ``MethodError`` for an invalid value."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
-    changes: dict[str, str | None] = msgspec.to_builtins(patch)  # It leaves out what is not set.
+    changes: dict[str, Any] = msgspec.to_builtins(patch)  # It leaves out what is not set.
     # A new name does not count as activity, only what changes how the conversation goes on.
-    if entry is None or changes.keys() - {"key", "label", "spawnedBy"}:
+    if entry is None or changes.keys() - _NO_ACTIVITY:
         changed["updatedAt"] = max(now_ms, int(changed.get("updatedAt", 0)))
     for name in _CHOICES:
         if name in changes:
             _set(changed, name, _choice(name, changes[name]))
+    for name in _MARKS.keys() & changes.keys():
+        _mark(changed, name, at=now_ms if changes[name] else None)
     if "label" in changes:
         _set(changed, "label", _label(changes["label"]))
     if "execNode" in changes:
@@ -410,6 +433,16 @@ def _set(entry: dict[str, Any], name: str, value: str | None) -> None:
         entry.pop(name, None)
     else:
         entry[name] = value
+
+
+def _mark(entry: dict[str, Any], name: str, *, at: int | None) -> None:
+    if at is not None:
+        # The last activity may lie a little ahead of this node's clock.
+        entry[_MARKS[name]] = max(at, int(entry.get("updatedAt", 0)))
+    elif name == "read":
+        entry["readAt"] = 0
+    else:
+        entry.pop(_MARKS[name], None)
 
 
 def _choice(name: str, value: str | None) -> str | None:
@@ -729,6 +762,91 @@ async def branch(call: MethodCall, params: SessionsBranch) -> SessionBranched:
     except NothingToDo as nothing:
         raise MethodError(str(nothing)) from None
     return SessionBranched(ok=True, key=shown_key(target.key), leaf_id=added)
+
+
+@methods.add("sessions.versions", SessionKey)
+async def versions(call: MethodCall, params: SessionKey) -> SessionVersions:
+    """The messages that were edited or answered again, each with its other versions."""
+    target = call.gateway.directory.target(params.key)
+    transcript = await _transcript(call.gateway.runtime.stores, target)
+    tree, leaf_id = transcript.tree(), transcript.leaf_id
+    return SessionVersions(
+        key=shown_key(target.key),
+        session_id=transcript.session_id,
+        messages=await with_many(len(tree), lambda: message_versions(tree, leaf_id)),
+    )
+
+
+def message_versions(tree: Sequence[tuple[str, str | None, str]], leaf_id: str | None) -> list[MessageVersions]:
+    """Return the messages of the active branch that share their predecessor with others.
+
+    ``tree`` holds (id, parentId, type) of every entry, in the order written.
+    """
+    messages = {id for id, _, kind in tree if kind == "message"}
+    before: dict[str, str | None] = {}  # The last message above each entry.
+    following: dict[str | None, list[str]] = {}
+    for id, parent, kind in tree:
+        before[id] = parent if parent in messages else before.get(parent) if parent is not None else None
+        if kind == "message":
+            following.setdefault(before[id], []).append(id)
+    leaves: dict[str, str] = {}
+    for id, parent, _ in reversed(tree):
+        leaf = leaves.setdefault(id, id)
+        if parent is not None:
+            leaves.setdefault(parent, leaf)
+    shown: list[MessageVersions] = []
+    at = leaf_id if leaf_id in messages else before.get(leaf_id) if leaf_id is not None else None
+    while at is not None:
+        siblings = following[before[at]]
+        if len(siblings) > 1:
+            shown.append(MessageVersions(at, [Version(id, leaves[id]) for id in siblings]))
+        at = before[at]
+    return shown[::-1]
+
+
+class SessionsFork(Params):
+    key: NonEmpty
+    entry_id: NonEmpty | None = None
+    """The last entry of the new session. Without it the whole active branch is copied."""
+    to: NonEmpty | None = None
+    """The key of the new session. It must not exist yet. Without it a key is made."""
+
+
+@methods.add("sessions.fork", SessionsFork)
+async def fork(call: MethodCall, params: SessionsFork) -> SessionForked:
+    """Begins a new session with a copy of a conversation up to one entry. The original stays as it is."""
+    gateway = call.gateway
+    source = gateway.directory.target(params.key)
+    entry = await gateway.directory.entry(source)
+    if entry is None:
+        raise no_session(params.key)
+    transcript = await _transcript(gateway.runtime.stores, source)
+    if params.entry_id is not None and params.entry_id not in {one.id for one in await transcript.path_entries()}:
+        raise MethodError(f"No entry found on the active branch: {params.entry_id}")
+    target = gateway.directory.target(params.to or f"chat-{uuid.uuid4().hex[:12]}", source.agent_id)
+
+    async def work() -> SessionForked:
+        if await gateway.directory.entry(target) is not None:
+            raise MethodError(f"{target.key} exists already; fork into another key")
+        session_id = str(uuid.uuid4())
+        ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
+        home = home_of(gateway.runtime, target.agent_id)
+        forked = await gateway.runtime.stores.transcripts.fork(transcript, ref, cwd=home)
+        if params.entry_id is not None:
+            await forked.branch(params.entry_id)
+            # The store remembers where a branch begins once an entry follows there.
+            await forked.append({"type": "branch_summary", "fromId": params.entry_id, "summary": ""}, durable=True)
+        settings: dict[str, Any] = {name: entry[name] for name in _FORKED if name in entry}
+        fresh = SessionEntry(sessionId=session_id, updatedAt=gateway.runtime.clock.now_ms(), **settings)
+        await gateway.runtime.stores.sessions.update(target.agent_id, target.key, lambda _: fresh)
+        count = len(await forked.path_entries())
+        return SessionForked(ok=True, key=shown_key(target.key), session_id=session_id, entries=count)
+
+    return await gateway.runs.exclusively(target.key, work)
+
+
+_FORKED = ("providerOverride", "modelOverride", "thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage")
+"""The settings that a fork inherits. It gets no rights that were given to the original."""
 
 
 class SessionsLabel(Params):

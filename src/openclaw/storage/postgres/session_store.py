@@ -438,6 +438,11 @@ class PostgresSessionStore:
         self._agents = dict.fromkeys(agent for (agent,) in records)
 
 
+_PINNED = """(position('"pinnedAt":'::bytea in entry) > 0)"""
+_ARCHIVED = """(CASE WHEN position('"archivedAt":'::bytea in entry) > 0
+  THEN coalesce((convert_from(entry, 'UTF8')::json->>'archivedAt')::bigint, 0) >= updated_at ELSE false END)"""
+
+
 def _conditions(query: SessionQuery) -> tuple[str, list[Any]]:
     """Returns the WHERE clause of a query and its values."""
     tests: list[str] = []
@@ -458,6 +463,10 @@ def _conditions(query: SessionQuery) -> tuple[str, list[Any]]:
         add("updated_at >= ?", query.updated_since)
     if query.updated_before is not None:
         add("updated_at < ?", query.updated_before)
+    if query.pinned is not None:
+        tests.append(_PINNED if query.pinned else f"NOT {_PINNED}")
+    if query.archived is not None:
+        tests.append(_ARCHIVED if query.archived else f"NOT {_ARCHIVED}")
     if query.text:
         add("strpos(words, ?) > 0", without_nul(query.text))
     if query.hidden_keys:

@@ -2,10 +2,13 @@
 import { batch, signal } from "../../core/dom.js";
 import { call, gateway } from "../../core/gateway.js";
 import { told } from "../../parts/basics.js";
+import { endOf } from "./rows.js";
 
 const PAGE = 60;
 const REFRESH_MS = 40;
 const MOST_NOTICES = 20;
+const MOST_COMMANDS = 50;
+const VERSIONS_MS = 250;
 
 export class Conversation {
   constructor(sessionKey) {
@@ -13,6 +16,9 @@ export class Conversation {
     this.fullKey = sessionKey; // As the Gateway writes it: "main" is agent:main:main.
     this.messages = signal([]); // As chat.view returns them, oldest first.
     this.notices = signal([]); // What the Gateway said itself. The transcript gets it when no run writes there.
+    this.commands = signal(readCommands(sessionKey)); // Commands that were sent here. The transcript holds their answers only.
+    this.versions = signal(new Map()); // The other versions of messages that were edited or answered again, by entry.
+    this.editing = signal(null); // The message of mine that the composer holds to be said anew.
     this.more = signal(false); // Whether there are older ones.
     this.run = signal(null); // { runId, startedAt, items: [{ kind: "text" | "thinking" | "tool", … }] }
     this.waiting = signal([]);
@@ -30,6 +36,7 @@ export class Conversation {
   close() {
     this.off();
     clearTimeout(this.timer);
+    clearTimeout(this.versionsTimer);
   }
 
   // Loads the newest part again. What older part is loaded already stays, as long as both meet.
@@ -41,7 +48,9 @@ export class Conversation {
     this.held = [];
     try {
       const view = await call("chat.view", { sessionKey: this.sessionKey, limit: PAGE });
+      const first = !this.loaded.value;
       batch(() => this.#show(view));
+      if (view.sessionId && (first || this.versions.value.size)) this.versionsSoon();
       this.problem.value = null;
     } catch (error) {
       if (error.code !== "DISCONNECTED") this.problem.value = error.message;
@@ -79,10 +88,26 @@ export class Conversation {
     this.epoch = epoch;
     this.facts.value = facts;
     this.waiting.value = waiting;
+    if (!same) this.commands.value = this.commands.value.filter((one) => this.facts.value.sessionId === undefined || one.timestamp >= Date.now() - 5000);
     const accepted = new Set(waiting.map((one) => one.runId));
     this.sending.value = this.sending.value.filter((one) => !one.accepted && !accepted.has(one.runId));
     this.run.value = run && { runId: run.runId, startedAt: run.startedAt, said: saidOf(run, messages), items: itemsOf(run, messages) };
     this.loaded.value = true;
+  }
+
+  // A conversation without branches asks once; the page is shown before.
+  versionsSoon() {
+    clearTimeout(this.versionsTimer);
+    this.versionsTimer = setTimeout(() => this.loadVersions(), VERSIONS_MS);
+  }
+
+  async loadVersions() {
+    try {
+      const { messages } = await call("sessions.versions", { key: this.sessionKey });
+      this.versions.value = new Map(messages.map((one) => [one.entryId, one.versions]));
+    } catch {
+      /* There is no transcript yet. */
+    }
   }
 
   async loadOlder() {
@@ -108,14 +133,15 @@ export class Conversation {
   // Sends a message. If the connection breaks, it is sent again under the same id, which starts nothing twice.
   async send(text, attachments = []) {
     const message = { runId: crypto.randomUUID?.() || `${Date.now()}-${Math.random()}`, text, attachments, at: Date.now() };
+    if (/^\s*\/[a-z]/i.test(text)) this.#remember(message);
     this.sending.value = [...this.sending.value, message];
     await this.deliver(message);
   }
 
   async deliver(message) {
-    const params = { sessionKey: this.sessionKey, message: message.text, idempotencyKey: message.runId };
+    const params = { ...this.#addressed(), message: message.text, idempotencyKey: message.runId };
     if (message.attachments.length) {
-      params.attachments = message.attachments.map(({ name, type, content }) => ({ type: "image", mimeType: type, fileName: name, content }));
+      params.attachments = message.attachments.map(({ name, type, content }) => ({ type: type.startsWith("image/") ? "image" : "file", mimeType: type, fileName: name, content }));
     }
     try {
       const answer = await call("chat.send", params);
@@ -125,6 +151,12 @@ export class Conversation {
     } catch (error) {
       this.#mark(message, { failed: error.message, again: error.code === "DISCONNECTED" });
     }
+  }
+
+  // A full key that does not exist is taken for a mistake, so a chat that begins here goes by its name.
+  #addressed() {
+    const fresh = !this.facts.value.sessionId && /^agent:([^:]+):(chat-[0-9a-f]+)$/.exec(this.sessionKey);
+    return fresh ? { sessionKey: fresh[2], agentId: fresh[1] } : { sessionKey: this.sessionKey };
   }
 
   // After a reconnect: what may not have arrived goes out again.
@@ -145,8 +177,22 @@ export class Conversation {
     this.sending.value = this.sending.value.map((one) => (one.runId === message.runId ? { ...one, ...fields } : one));
   }
 
+  // Ends the run. What waits is answered next.
   async stop() {
-    await call("chat.abort", { sessionKey: this.sessionKey });
+    const runId = this.run.value?.runId;
+    await call("chat.abort", { sessionKey: this.sessionKey, ...(runId ? { runId } : {}) }).catch(told);
+  }
+
+  // Answers a waiting message now, in place of the run under way.
+  async sendNow(runId) {
+    const { promoted } = await call("chat.promote", { sessionKey: this.sessionKey, runId });
+    return promoted;
+  }
+
+  #remember({ runId, text, at }) {
+    const one = { role: "user", content: [{ type: "text", text }], timestamp: at, __openclaw: { id: `command-${runId}` } };
+    this.commands.value = [...this.commands.value, one].slice(-MOST_COMMANDS);
+    writeCommands(this.sessionKey, this.commands.value);
   }
 
   async drop(runId) {
@@ -167,6 +213,28 @@ export class Conversation {
     const entryId = message.__openclaw.parentId;
     await call("sessions.branch", { key: this.sessionKey, summarize: false, ...(entryId ? { entryId } : {}) });
     await this.refresh();
+    this.versionsSoon();
+  }
+
+  // Says a message of mine again: with other words, or with the same for another answer. Its pictures go along.
+  async sayAgain(message, text = textOf(message), more = []) {
+    const pictures = await this.#picturesOf(message);
+    await this.backTo(message);
+    await this.send(text, [...pictures, ...more]);
+    this.versionsSoon();
+  }
+
+  async #picturesOf(message) {
+    if (!message.content.some((one) => one.type === "image")) return [];
+    const { entries } = await call("sessions.entries", { key: this.sessionKey, ids: [message.__openclaw.id], raw: true });
+    const { content } = JSON.parse(entries[0].raw).message;
+    return content.filter((one) => one.type === "image").map((one, index) => ({ name: `picture-${index + 1}`, type: one.mimeType, content: one.data }));
+  }
+
+  async showVersion({ leafId }) {
+    await call("sessions.branch", { key: this.sessionKey, entryId: leafId, summarize: false });
+    await this.refresh();
+    await this.loadVersions();
   }
 
   #hear(event, payload, seq) {
@@ -247,7 +315,7 @@ function toolItem(data, old = {}) {
     name: data.name,
     arguments: data.args ?? old.arguments ?? {},
     output: said ?? old.output ?? "",
-    state: data.phase === "result" ? (data.isError ? "failed" : "done") : "running",
+    state: data.phase === "result" ? endOf(data.isError, said ?? "") : "running",
   };
 }
 
@@ -269,6 +337,25 @@ function itemsOf(run, messages) {
   if (run.text && !(stored && stored.startsWith(run.text.trim()))) items.push({ kind: "text", text: run.text });
   for (const tool of run.tools || []) items.push(toolItem(tool));
   return items;
+}
+
+const commandsKey = (sessionKey) => `openclaw.control.commands:${sessionKey}`;
+
+function readCommands(sessionKey) {
+  try {
+    const found = JSON.parse(sessionStorage.getItem(commandsKey(sessionKey)) || "[]");
+    return Array.isArray(found) ? found : [];
+  } catch {
+    return [];
+  }
+}
+
+function writeCommands(sessionKey, commands) {
+  try {
+    sessionStorage.setItem(commandsKey(sessionKey), JSON.stringify(commands));
+  } catch {
+    /* A browser that stores nothing shows them until the page is left. */
+  }
 }
 
 export function textOf(message) {

@@ -1,22 +1,40 @@
 // Makes the rows that people see from stored messages and the run under way: what one side said in a stretch is one
-// row, and a tool call and its result are one part of it.
+// row, and a tool call and its result are one part of it. Commands and their answers are rows of their own.
 import { textOf } from "./conversation.js";
 
 const MOST_PARTS = 40;
+const ASKED = /^(?:\s*)\/[a-z]/i;
 
-export function rowsOf(messages, run) {
+export function rowsOf(messages, run, extras = []) {
   const rows = [];
   const calls = new Map();
   const live = new Map((run?.items || []).filter((one) => one.kind === "tool").map((one) => [one.id, one]));
-  for (const message of messages) {
-    const { id, kind } = message.__openclaw;
-    if (message.role === "user") rows.push({ key: id, side: "me", message, at: message.timestamp });
-    else if (message.role === "system") rows.push({ key: id, side: "mark", kind, text: textOf(message), at: message.timestamp });
-    else if (message.role === "assistant") addParts(rows, message, calls, live);
-    else if (message.role === "toolResult") addResult(rows, message, calls, id);
-  }
+  // What was said beside a run that is still under way comes after what the run has said so far.
+  const later = extras.filter((one) => run && one.timestamp > run.startedAt);
+  for (const message of merged(messages, extras.filter((one) => !later.includes(one)))) add(rows, message, calls, live);
   if (run) addLive(rows, run, live);
+  for (const message of later) add(rows, message, calls, live);
   return rows;
+}
+
+// Both lists are in order; the stored messages keep theirs.
+function merged(messages, extras) {
+  if (!extras.length) return messages;
+  const all = [];
+  let at = 0;
+  for (const message of messages) {
+    while (at < extras.length && extras[at].timestamp < message.timestamp) all.push(extras[at++]);
+    all.push(message);
+  }
+  return [...all, ...extras.slice(at)];
+}
+
+function add(rows, message, calls, live) {
+  const { id, kind } = message.__openclaw;
+  if (message.role === "user") rows.push({ key: id, side: "me", message, at: message.timestamp, command: ASKED.test(textOf(message)) });
+  else if (message.role === "system") rows.push({ key: id, side: "mark", kind, text: textOf(message), at: message.timestamp });
+  else if (message.role === "assistant") addParts(rows, message, calls, live);
+  else if (message.role === "toolResult") addResult(rows, message, calls, id);
 }
 
 function agentRow(rows, key, at) {
@@ -28,13 +46,20 @@ function agentRow(rows, key, at) {
 }
 
 function addParts(rows, message, calls, live) {
-  const row = agentRow(rows, message.__openclaw.id, message.timestamp);
-  row.id = message.__openclaw.id;
-  const fromGateway = message.model === "gateway-injected";
+  const { id } = message.__openclaw;
+  const fromGateway = message.model === "gateway-injected" || message.notice;
+  if (fromGateway) {
+    const text = textOf(message);
+    if (text.trim()) rows.push({ key: id, side: "gateway", text, at: message.timestamp });
+    return;
+  }
+  const row = agentRow(rows, id, message.timestamp);
+  row.id = id;
+  row.endedAt = message.timestamp;
   // An attempt that failed and was made again is no news any more.
-  if (!fromGateway && row.parts.at(-1)?.kind === "error") row.parts.pop();
+  if (row.parts.at(-1)?.kind === "error") row.parts.pop();
   for (const block of message.content) {
-    if (block.type === "text" && block.text.trim()) row.parts.push({ kind: "text", text: block.text, notice: message.notice || fromGateway });
+    if (block.type === "text" && block.text.trim()) row.parts.push({ kind: "text", text: block.text });
     else if (block.type === "thinking" && block.thinking.trim()) row.parts.push({ kind: "thinking", text: block.thinking });
     else if (block.type === "toolCall") {
       const part = { kind: "tool", id: block.id, name: block.name, arguments: block.arguments, output: "", state: "unknown" };
@@ -47,9 +72,12 @@ function addParts(rows, message, calls, live) {
       row.parts.push(part);
     }
   }
-  (message.mediaUrls || []).forEach((address, index) => row.parts.push({ kind: "file", address, index, entryId: message.__openclaw.id }));
+  (message.mediaUrls || []).forEach((address, index) => row.parts.push({ kind: "file", address, index, entryId: id }));
   if (message.stopReason === "error" && message.errorMessage) row.parts.push({ kind: "error", text: message.errorMessage });
-  if (message.model && !fromGateway && message.model !== "delivery-mirror") row.model = message.model;
+  if (message.model && message.model !== "delivery-mirror") row.model = message.model;
+  const { cost, tokens } = message.__openclaw;
+  if (typeof cost === "number") row.cost = (row.cost || 0) + cost;
+  if (typeof tokens === "number") row.tokens = (row.tokens || 0) + tokens;
 }
 
 function addResult(rows, message, calls, id) {
@@ -60,7 +88,16 @@ function addResult(rows, message, calls, id) {
   }
   part.output = textOf(message);
   part.omitted = message.content.some((one) => one.omitted) ? id : null;
-  part.state = message.isError ? "failed" : "done";
+  part.state = endOf(message.isError, part.output);
+}
+
+// How a tool ended, in the words of the questions that it may have asked.
+export function endOf(failed, output) {
+  if (!failed) return "done";
+  if (/^(Denied|.{0,60}\bdenied\b)/i.test(output)) return "denied";
+  if (/\b(expired|nobody answered|no answer in time)\b/i.test(output.slice(0, 200))) return "expired";
+  if (/^(aborted|stopped|cancelled)\b/i.test(output)) return "stopped";
+  return "failed";
 }
 
 function addLive(rows, run, live) {
