@@ -43,8 +43,8 @@ from openclaw.protocol.chat import (
     ChatStopped,
     MediaFile,
     MessageDropped,
-    MessagePromoted,
     MessageInjected,
+    MessagePromoted,
     MessageReworded,
     PersonText,
     ReplyPayload,
@@ -610,8 +610,8 @@ async def view(call: MethodCall, params: ChatView) -> ChatPage:
     page.model, page.session_id = entry.get("model") or None, entry["sessionId"]
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     page.model_provider, page.display_name = entry.get("modelProvider") or None, entry.get("displayName") or None
-    page.model_override, page.provider_override = entry.get("modelOverride") or None, entry.get("providerOverride") or None
-    page.subject, page.pinned_at = entry.get("subject") or None, entry.get("pinnedAt") or None
+    page.model_override, page.provider_override = entry.get("modelOverride"), entry.get("providerOverride")
+    page.subject, page.pinned_at = entry.get("subject") or None, entry.get("pinnedAt")
     page.messages, page.more = page_of_history(entries, with_reasoning=reasoning), len(entries) >= params.limit
     return page
 
