@@ -836,7 +836,7 @@ async def fork(call: MethodCall, params: SessionsFork) -> SessionForked:
             await forked.branch(params.entry_id)
             # The store remembers where a branch begins once an entry follows there.
             await forked.append({"type": "branch_summary", "fromId": params.entry_id, "summary": ""}, durable=True)
-        settings: dict[str, Any] = {name: entry[name] for name in _FORKED if name in entry}
+        settings: dict[str, Any] = {name: value for name, value in entry.items() if name in _FORKED}
         fresh = SessionEntry(sessionId=session_id, updatedAt=gateway.runtime.clock.now_ms(), **settings)
         await gateway.runtime.stores.sessions.update(target.agent_id, target.key, lambda _: fresh)
         count = len(await forked.path_entries())
