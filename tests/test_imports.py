@@ -49,13 +49,15 @@ ALLOWED: dict[str, set[str]] = {
     "cluster": RECORDS | {"config", "storage"},
     "models": RECORDS | {"config"},
     "memory": RECORDS | {"config", "models", "storage"},
-    "tools": RECORDS | {"config", "models", "storage", "memory"},
+    "questions": RECORDS | {"storage"},
+    "tools": RECORDS | {"config", "models", "storage", "memory", "questions"},
     "outbound": RECORDS | {"cluster", "config", "storage", "sessions"},
     "agent": RECORDS
-    | {"cluster", "extensions", "config", "storage", "sessions", "models", "memory", "tools", "outbound"},
+    | {"cluster", "extensions", "config", "storage", "sessions", "models", "memory", "tools", "outbound", "questions"},
     "runs": RECORDS | {"cluster", "config", "storage", "sessions", "models", "agent", "outbound"},
     "inbound": RECORDS
     | {
+        "questions",
         "cluster",
         "extensions",
         "config",
@@ -73,7 +75,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"cluster", "config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "teamwork": RECORDS
     | {"cluster", "config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
-    "mcp": RECORDS | {"config", "tools", "outbound"},
+    "mcp": RECORDS | {"config", "tools", "outbound", "questions"},
     "extensions": RECORDS | {"config", "tools", "models", "channels", "storage"},
     "node": RECORDS | {"config", "storage", "tools"},
     "skills": set(),

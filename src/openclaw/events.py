@@ -102,6 +102,21 @@ class ToolStarted(msgspec.Struct, frozen=True):
     arguments: dict[str, Any]
 
 
+class ToolWaits(msgspec.Struct, frozen=True):
+    """A tool call waits for a person's answer."""
+
+    call_id: str
+    question_id: str
+    expires_at: int
+
+
+class ToolContinues(msgspec.Struct, frozen=True):
+    """A tool call that waited for a person continues: its question has ended."""
+
+    call_id: str
+    question_id: str
+
+
 class ToolUpdated(msgspec.Struct, frozen=True):
     call_id: str
     name: str
@@ -180,6 +195,8 @@ Event: TypeAlias = (
     | MessageWaits
     | SteeringInjected
     | ToolStarted
+    | ToolWaits
+    | ToolContinues
     | ToolUpdated
     | ToolEnded
     | RetryScheduled

@@ -17,7 +17,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.messages import Route
 from openclaw.storage.message_ledger import Accept, MessageBody, OutboxPart
 from openclaw.tools.exec.allowlist import AllowRule
-from openclaw.tools.exec.approvals import PendingApproval
+from openclaw.tools.exec.approvals import ApprovalRequest, approval_question
 from tests.support.clock import MovableClock
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.loopback_channel import Loopback
@@ -244,22 +244,14 @@ async def test_a_part_that_was_on_the_wire_when_its_node_died_is_sent_again_with
     first.phone.gate.set()
 
 
-async def test_questions_of_a_node_that_died_are_closed_and_its_sessions_told(cluster: Cluster) -> None:
+async def test_questions_of_a_node_that_died_are_closed(cluster: Cluster) -> None:
     first, second = await cluster.join(), await cluster.join()
-    journal = second.gateway.runtime.tools.approvals.journal
-    assert journal is not None
-    await journal.note(PendingApproval(id="0123456789", command="ls"))
+    request = approval_question(ApprovalRequest(command="ls"), timeout_ms=60_000)
+    question = await second.gateway.runtime.tools.questions.ask(request)
     await second.die()
-    heir = first.gateway.runtime.tools.approvals.journal
-    assert heir is not None
 
-    async def told() -> bool:
-        return heir.is_lost("0123456789")
+    async def withdrawn() -> bool:
+        stored = await first.gateway.runtime.stores.ledger.question(question.id)
+        return stored is not None and stored.state == "withdrawn"
 
-    await until(told)
-
-    async def alone() -> bool:
-        kept = await first.gateway.runtime.stores.documents.list("exec-pending/")
-        return kept == [f"exec-pending/{first.gateway.runtime.stores.claims.node}.json"]
-
-    await until(alone)
+    await until(withdrawn)

@@ -20,7 +20,7 @@ from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.errors import Fenced
-from openclaw.tools.exec.approvals import ApprovalRequest
+from openclaw.tools.exec.approvals import ApprovalRequest, approval_question, decision_of
 from tests.support.gateway import TOKEN, RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
@@ -227,12 +227,13 @@ async def test_what_a_node_writes_into_a_session_of_another_does_not_confuse_its
 
 async def test_a_question_is_answered_from_any_node(pair: Pair) -> None:
     request = ApprovalRequest(command="rm -r old", agent_id="main")
-    approval = pair.owner.gateway.runtime.tools.approvals.ask(request, timeout_ms=60_000)
+    desk = pair.owner.gateway.runtime.tools.questions
+    approval = await desk.ask(approval_question(request, timeout_ms=60_000))
     async with pair.other.client() as there:
         listed = await there.call("exec.approval.list", {})
         assert [one["id"] for one in listed["approvals"]] == [approval.id]
         await there.call("exec.approval.resolve", {"id": approval.id, "decision": "deny"})
-    assert await approval.wait() == "deny"
+    assert decision_of(await desk.wait(approval)) == "deny"
 
 
 async def test_the_status_names_every_node_and_what_it_owns(pair: Pair) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from openclaw.tools.process import ProcessRegistry
-from tests.flows.test_exec_rules import follow_up, last_result, question, said
-from tests.support.gateway import RequestFailed, model_config, text_of
+from tests.flows.test_exec_rules import last_result, question, said
+from tests.support.gateway import RequestFailed, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_script import Call, Reply
 from tests.support.model_server import ModelServer
@@ -44,14 +44,14 @@ async def test_events_and_chats_show_the_whole_command_its_folder_and_its_variab
     async with gateway.client() as client:
         await client.chat("/exec ask=always")
         runs(models, COMMAND, workdir="sub", env={"TZ": "UTC", "LANG": "C"})
-        await client.chat("try")
+        turn = asyncio.create_task(client.chat("try"))
         asked = await question(client)
         request = asked["request"]
         assert_whole(request["command"])
         assert LONG in request["command"]
         assert request["command"].startswith("TZ=UTC LANG=C echo begin ")
         assert (request["cwd"], request["env"]) == (str(folder), {"TZ": "UTC", "LANG": "C"})
-        shown = text_of(await follow_up(client, "May I run this command?"))
+        shown = (await client.call("question.list", {}))["questions"][0]["text"]
         assert_whole(shown)
         assert LONG in shown
         assert str(folder) in shown
@@ -60,6 +60,7 @@ async def test_events_and_chats_show_the_whole_command_its_folder_and_its_variab
         answer = await said(client, f"/approve {asked['id'][:8]} allow-always")
         assert "allowed once, and not for good" in answer
         assert_whole(answer)
+        await turn
         assert not (await client.call("exec.approvals.get", {}))["exists"]
 
 
@@ -103,15 +104,12 @@ async def test_a_script_swapped_between_question_and_answer_does_not_run(
     async with gateway.client() as client:
         await client.chat("/exec ask=always")
         runs(models, "sh job.sh")
-        await client.chat("try")
+        turn = asyncio.create_task(client.chat("try"))
         asked = await question(client)
         script.write_text("touch ran\n")
         await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
-        async with asyncio.timeout(60):
-            while not any(
-                "is not what it was" in note for note in gateway.gateway.runtime.notes.peek("agent:main:main")
-            ):
-                await asyncio.sleep(0.02)
+        await turn
+        assert "is not what it was" in last_result(models)
     assert not (script.parent / "ran").exists()
 
 
@@ -121,14 +119,13 @@ async def test_a_command_allowed_for_good_runs_also_when_the_rules_cannot_be_wri
     async with gateway.client() as client:
         await client.chat("/exec ask=always")
         runs(models, "/bin/ls")
-        await client.chat("try")
+        turn = asyncio.create_task(client.chat("try"))
         asked = await question(client)
         (gateway.state_dir / "exec-approvals.json").write_text('{"version": 1, "agents": ')
-        models.queue(Reply(text="I see."))
         await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-always"})
-        await follow_up(client, "I see.")
+        await turn
         told = str(models.requests[-1].body["messages"][-1])
-        assert "Exec finished" in told and "Exec allowed once, and not for good" in told
+        assert "Exec allowed once, and not for good" in told
         assert "mend it or remove it" in told
 
 
@@ -141,13 +138,12 @@ async def test_a_session_is_told_when_what_follows_an_answer_fails(
     async with gateway.client() as client:
         await client.chat("/exec ask=always")
         runs(models, "/bin/ls")
-        await client.chat("try")
+        turn = asyncio.create_task(client.chat("try"))
         asked = await question(client)
         monkeypatch.setattr(ProcessRegistry, "start", broken)
-        models.queue(Reply(text="I see."))
         await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
-        await follow_up(client, "I see.")
-        assert "exec failed after the answer" in str(models.requests[-1].body["messages"][-1])
+        await turn
+        assert "out of processes" in str(models.requests[-1].body["messages"][-1])
 
 
 async def test_keys_of_the_gateway_do_not_reach_a_command(tmp_path: Path, models: ModelServer) -> None:
@@ -177,21 +173,24 @@ async def test_every_surface_says_why_a_script_can_only_be_allowed_once(
     async with gateway.client() as client:
         await client.chat("/exec ask=on-miss host=gateway")
         runs(models, "./job.sh")
-        await client.chat("try")
+        turn = asyncio.create_task(client.chat("try"))
         asked = await question(client)
         assert why in asked["request"]["onceOnly"]
         listed = await client.call("exec.approval.list", {})
         assert why in listed["approvals"][0]["request"]["onceOnly"]
-        shown = text_of(await follow_up(client, "May I run this command?"))
-        assert "cannot be allowed for good" in shown and why in shown and "allow-always" not in shown
-        assert why in last_result(models)
-        models.queue(Reply(text="I see."))
+        (shown,) = (await client.call("question.list", {}))["questions"]
+        assert "cannot be allowed for good" in shown["text"] and why in shown["text"]
+        assert [option["value"] for option in shown["options"]] == ["allow-once", "deny"]
         decided = await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-always"})
         assert why in decided["allowedOnce"]
-        await follow_up(client, "I see.")
+        await turn
         (workspace / "helper.sh").write_text("touch ran\n")
         runs(models, "./job.sh")
-        await client.chat("again")
-        assert "Approval required" in last_result(models)
+        turn = asyncio.create_task(client.chat("again"))
+        asked = await client.event(
+            lambda event, payload: event == "exec.approval.requested" and payload["id"] != asked["id"]
+        )
+        await client.call("question.answer", {"id": asked["payload"]["id"], "answer": "deny"})
+        await turn
         assert not (await client.call("exec.approvals.get", {}))["exists"]
     assert not (workspace / "ran").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.mcp import servers as servers_module
-from tests.flows.test_exec_rules import follow_up, question
+from tests.flows.test_exec_rules import question
 from tests.flows.test_session_tools import invoke as invoke_details
 from tests.mcp.test_connection import PLAIN, http_server, until
 from tests.support.gateway import model_config, text_of
@@ -195,23 +196,22 @@ async def test_a_person_is_asked_before_a_call(tmp_path: Path, models: ModelServ
         InProcessGateway(tmp_path / "state", configuration(models, servers)) as gateway,
         gateway.client() as client,
     ):
-        models.queue(Reply(calls=[Call("shelf__lookup", {"word": "book"})]), Reply(text="asked"))
-        await client.chat("look")
+        models.queue(Reply(calls=[Call("shelf__lookup", {"word": "book"})]), Reply(text="it is paper"))
+        turn = asyncio.create_task(client.chat("look"))
         asked = await question(client)
         assert asked["request"]["command"] == 'shelf__lookup {"word":"book"}'
         assert "lookUp" not in log.read_text()
-        models.queue(Reply(text="it is paper"))
         await client.call("exec.approval.resolve", {"id": asked["id"], "decision": "allow-once"})
-        await follow_up(client, "it is paper")
+        assert text_of(await turn) == "it is paper"
         assert "book means paper" in json.dumps(models.requests[-1].body["messages"][-1])
         models.queue(Reply(calls=[Call("shelf__lookup", {"word": "pen"})]), Reply(text="asked"))
-        await client.chat("look again")
-        again = next(one for one in gateway.gateway.runtime.tools.approvals.pending())
-        await client.call("exec.approval.resolve", {"id": again.id, "decision": "deny"})
-        await until(lambda: not gateway.gateway.runtime.tools.approvals.pending())
-        await client.chat("and?")
+        turn = asyncio.create_task(client.chat("look again"))
+        desk = gateway.gateway.runtime.tools.questions
+        await until(lambda: bool(desk.open_questions()))
+        await client.call("exec.approval.resolve", {"id": desk.open_questions()[0].id, "decision": "deny"})
+        await turn
     assert "lookUp pen" not in log.read_text()
-    assert "was not called" in json.dumps(models.requests[-1].body["messages"])
+    assert "user-denied" in json.dumps(models.requests[-1].body["messages"])
 
 
 async def test_programs_invoke_them_as_the_session_may(tmp_path: Path, models: ModelServer) -> None:

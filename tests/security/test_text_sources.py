@@ -43,7 +43,6 @@ from openclaw.gateway.http.openai_request import (
     _marked,  # pyright: ignore[reportPrivateUsage]
     compose,
 )
-from openclaw.gateway.methods.exec_approvals import lost_text
 from openclaw.gateway.nodes import ExecEvent, exec_text
 from openclaw.inbound.gate import history_entry
 from openclaw.inbound.incoming import Continue, Door, Facts, Incoming
@@ -69,7 +68,6 @@ from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import is_internal, system_line
 from openclaw.sessions.system_events import SessionNotes
 from openclaw.storage.message_ledger import MessageBody
-from openclaw.tools.exec.approvals import PendingApproval
 from openclaw.untrusted_text import disarmed, disarmed_name
 from tests.support.clock import HeldClock
 from tests.support.sources import many_nodes, parsed
@@ -400,7 +398,6 @@ OTHERS: dict[str, Callable[[str], str]] = {
     "a file's name": lambda text: _marked(text, "x", cut=False),
     "a note of the Gateway about a command": note,
     "a turn that a command began": lambda text: system_line(disarmed(f"Exec done :: {text}"), AT, None),
-    "a question that its node left open": lambda text: note(lost_text(PendingApproval(id="i", command=text))),
     "a node's command": lambda text: note(exec_text("exec.finished", "attic", ExecEvent(command=text, output=text))),
     "a node's name": lambda text: note(exec_text("exec.denied", text, ExecEvent(command="x", reason=text))),
     "a webhook's message": lambda text: wrapped(HookRun(message=text), "run", "now", "now"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Generator
 from types import TracebackType
 from typing import Self
 
@@ -51,6 +53,17 @@ class AbortSignal:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    @contextlib.contextmanager
+    def deadline_paused(self) -> Generator[None]:
+        """Within it, the run's time does not pass."""
+        left = self.time_left
+        self.clear_deadline()
+        try:
+            yield
+        finally:
+            if left is not None:
+                self.set_deadline(left)
 
     @property
     def time_left(self) -> float | None:

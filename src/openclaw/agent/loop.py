@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
@@ -169,6 +169,10 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     inbox: SteeringInbox = NoInbox()
     client_tools: frozenset[str] = frozenset()
     """Tools that the caller of the Gateway runs itself. A call to one ends the run; its result comes later."""
+    open_calls: Sequence[ToolCall] = ()
+    """The calls of the last answer that have no result yet, with which a run resumes after a restart."""
+    waiting_calls: frozenset[str] = frozenset()
+    """The ids of those of them that had begun and waited for a person."""
     speech: SpeechRules = SpeechRules()
     """Separates the text for people from the rest of the model's output."""
     repeats: RepeatedCalls = msgspec.field(default_factory=lambda: RepeatedCalls(LoopDetection()))
@@ -197,6 +201,10 @@ class _Loop:
         answer = GrowingAnswer.resumed(messages, options.speech, options.max_continuations)
         if answer.parts and isinstance(messages[-1], AssistantMessage):
             await self._ask_for_more(messages[-1], answer)
+        if options.open_calls:
+            await self._run_tools(options.open_calls)
+            if options.abort.aborted:
+                return self._over("aborted", options.abort.reason)
         pending = options.inbox.steering() if not answer.parts else []
         while True:
             for steered in pending:
@@ -363,7 +371,7 @@ class _Loop:
             timestamp=base.timestamp or self._options.clock.now_ms(),
         )
 
-    async def _run_tools(self, calls: list[ToolCall]) -> None:
+    async def _run_tools(self, calls: Sequence[ToolCall]) -> None:
         """Runs the calls in order. A new message or an abort skips the rest. Every call gets a result.
 
         Neighbouring calls that change nothing run together. Their results keep the order of the calls.
@@ -386,7 +394,7 @@ class _Loop:
                 await options.entries.store(msgspec.structs.replace(ended, message=message))
             interrupted = interrupted or options.inbox.waiting()
 
-    def _batches(self, calls: list[ToolCall]) -> list[list[ToolCall]]:
+    def _batches(self, calls: Sequence[ToolCall]) -> list[list[ToolCall]]:
         """Group the calls into those that run together, in their order."""
         batches: list[list[ToolCall]] = []
         together = False
@@ -425,7 +433,8 @@ class _Loop:
         def update(result: ToolResult) -> None:
             options.events.emit(ToolUpdated(call.id, call.name, call.arguments, result))
 
-        context = msgspec.structs.replace(options.tool_context, call_id=call.id, update=update)
+        resumed = call.id in options.waiting_calls
+        context = msgspec.structs.replace(options.tool_context, call_id=call.id, update=update, resumed=resumed)
         return await call_tool(call, options.tools, context, options.clock)
 
     async def _ask_for_more(self, cut: AssistantMessage, answer: GrowingAnswer) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -103,6 +104,10 @@ class ActiveRun(Protocol):
 
     def emit(self, event: Event) -> None: ...
 
+    def parked(self) -> AbstractAsyncContextManager[None]:
+        """Within it, the run waits for a person and holds no slot."""
+        ...
+
     def note_model_call(self) -> None:
         """Called before each model call."""
 
@@ -150,6 +155,9 @@ class Recorder:
         """The changes made to tool results before the model read them."""
         self._said_before: list[Spoken] = []
         """The answers of the run that were complete when a restart interrupted it."""
+        self._open_calls: list[ToolCall] = []
+        self._waiting_calls: set[str] = set()
+        """The ids of those of them that waited for a person when a restart interrupted the run."""
         self._background: set[asyncio.Future[None]] = set()
 
     # The beginning of the run
@@ -199,7 +207,7 @@ class Recorder:
             answer = context.messages[-1]
             assert isinstance(answer, AssistantMessage)
             return self._adopt_answer(answer, joined(parts_at_end(context.messages)))
-        open_answer = await self._close_open_calls(context.messages)
+        open_answer = await self._close_open_calls(context.messages, may_resume=prepared is not None)
         await self._recall()
         return None if open_answer is None else self._adopt_answer(open_answer, open_answer.text)
 
@@ -322,10 +330,21 @@ class Recorder:
                     failed = message.is_error or reports_failure(message.details)
                     await self._note_end(message.tool_call_id, ok=not failed)
 
-    async def _close_open_calls(self, messages: list[Message]) -> AssistantMessage | None:
+    def take_open_calls(self) -> tuple[list[ToolCall], frozenset[str]]:
+        """Return the calls that a run resumes with after a restart, and the ids of those that waited for a person."""
+        calls, self._open_calls = self._open_calls, []
+        return calls, frozenset(self._waiting_calls)
+
+    async def _waits_for_person(self, call: ToolCall) -> bool:
+        """Return whether a call had asked a person and nothing that needs the answer had begun."""
+        question = await self._runtime.tools.questions.of_call(self._row.run_id, call.id)
+        return question is not None and not await self._runtime.stores.ledger.question_acted(question.id)
+
+    async def _close_open_calls(self, messages: list[Message], *, may_resume: bool) -> AssistantMessage | None:
         """Gives each open call a result that says that it was interrupted. The call is not repeated.
 
-        Calls to the caller's tools stay open. A message with such a call had ended the run; it is returned.
+        A call that waited for a person, and those behind it, stay open if the run ``may_resume``. Calls to the
+        caller's tools stay open. A message with such a call had ended the run; it is returned.
         """
         answered: set[str] = set()
         open_calls: list[ToolCall] = []
@@ -347,8 +366,15 @@ class Recorder:
         for call in open_calls:
             if call.name in client_tools:
                 continue
-            why = INTERRUPTED if call.id in started else NOT_STARTED
-            await self.append(not_run(call, why, self._runtime.clock.now_ms()))
+            began = call.id in started
+            if may_resume and began and await self._waits_for_person(call):
+                self._waiting_calls.add(call.id)
+                self._open_calls.append(call)
+            elif self._waiting_calls and not began:
+                self._open_calls.append(call)
+            else:
+                why = INTERRUPTED if began else NOT_STARTED
+                await self.append(not_run(call, why, self._runtime.clock.now_ms()))
         return answer if any(call.name in client_tools for call in open_calls) else None
 
     async def reject(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunEnd:

@@ -375,10 +375,13 @@ class Passes:
         turn, ack_max_chars = prepared.turn, None
         if turn.source == "heartbeat":
             ack_max_chars = heartbeat_config(runtime.config.current, turn.agent_id).ack_max_chars
+        open_calls, waiting_calls = recorder.take_open_calls()
         options = LoopOptions(
             port=port,
             tools=runtime.extensions.watched(prepared.prompt.tools),
-            tool_context=tool_context(runtime, prepared, self._run.row.run_id, recorder.embeddings),
+            tool_context=tool_context(runtime, prepared, self._run, recorder.embeddings),
+            open_calls=open_calls,
+            waiting_calls=waiting_calls,
             clock=runtime.clock,
             abort=self._run.abort,
             entries=recorder,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from openclaw.memory.index import AgentMemories
     from openclaw.models.calls import Failover, ModelCalls
     from openclaw.models.catalogue import Catalogue
+    from openclaw.questions.desk import QuestionDesk
     from openclaw.sessions.search import TranscriptSearch
     from openclaw.sessions.system_events import SessionNotes
     from openclaw.storage.blobs import BlobStore
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from openclaw.storage.sessions import SessionStore
     from openclaw.storage.transcripts import TranscriptStore
     from openclaw.tools.base import Tool
-    from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+    from openclaw.tools.exec.approvals import ApprovalRules
     from openclaw.tools.nodes import NodeCalls
     from openclaw.tools.process import ProcessRegistry
 
@@ -163,8 +164,8 @@ class ToolParts(msgspec.Struct, kw_only=True, frozen=True):
 
     processes: ProcessRegistry
     """The running commands of the ``exec`` tool."""
-    approvals: Approvals
-    """Commands that wait for a person's approval."""
+    questions: QuestionDesk
+    """The open questions to people."""
     approval_rules: ApprovalRules
     nodes: NodeCalls
     """The paired and connected nodes."""

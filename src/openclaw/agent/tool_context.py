@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any
 
 from openclaw.agent.prepare import Prepared
+from openclaw.agent.recorder import ActiveRun
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.history_cleaner import max_result_chars
+from openclaw.events import ToolContinues, ToolWaits
 from openclaw.memory.embedders import Pay
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.message_ledger import MessageBody
+from openclaw.storage.questions import Question
 from openclaw.tools.base import LONGEST_RESULT, ToolContext
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.sandbox.launch import blocked_text
@@ -36,7 +40,7 @@ def exec_overrides(body: MessageBody, entry: SessionEntry | None, elevated_defau
     return ExecOverrides(**values, elevated_allowed=body.elevated_allowed)
 
 
-def tool_context(runtime: Runtime, prepared: Prepared, run_id: str, pay: Pay) -> ToolContext:
+def tool_context(runtime: Runtime, prepared: Prepared, run: ActiveRun, pay: Pay) -> ToolContext:
     """Return the context of a run's tool calls. ``pay`` makes the calls of an embedder."""
     turn, workplace = prepared.turn, prepared.workplace
     key = turn.session_key
@@ -54,11 +58,20 @@ def tool_context(runtime: Runtime, prepared: Prepared, run_id: str, pay: Pay) ->
         plan = workplace.sandbox.plan
         return blocked_text(name, plan.filters, agent_id=plan.agent_id, mode=plan.mode, access=plan.access)
 
+    @contextlib.asynccontextmanager
+    async def parked(question: Question) -> AsyncGenerator[None]:
+        run.emit(ToolWaits(question.call_id, question.id, question.expires_at))
+        async with run.parked():
+            yield
+        run.emit(ToolContinues(question.call_id, question.id))
+
     return ToolContext(
         agent_id=turn.agent_id,
         session_key=key,
         workspace=workplace.folder,
-        run_id=run_id,
+        run_id=run.row.run_id,
+        sender=turn.body.sender,
+        parked=parked,
         model_sees_images="image" in prepared.model.input,
         # A crowded window may cut results that are shorter than its limit.
         result_chars=min(max_result_chars(prepared.model.context_window) // 2, LONGEST_RESULT),
@@ -67,7 +80,7 @@ def tool_context(runtime: Runtime, prepared: Prepared, run_id: str, pay: Pay) ->
         env=workplace.env,
         pay=pay,
         notify=notify,
-        wake=partial(runtime.tools.wakeups.publish, run_id),
+        wake=partial(runtime.tools.wakeups.publish, run.row.run_id),
         exec_overrides=overrides,
         sandbox=workplace.sandbox,
         why_missing=why_missing,

@@ -124,7 +124,7 @@ def _make(
         settings=settings,
         processes=runtime.tools.processes,
         rules=runtime.tools.approval_rules,
-        approvals=runtime.tools.approvals,
+        questions=runtime.tools.questions,
         sandbox=sandbox,
         nodes=runtime.tools.nodes,
         outputs=SandboxOutputs(sandbox.opener) if sandbox else BlobOutputs(runtime.stores.blobs, runtime.state_dir),

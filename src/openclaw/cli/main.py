@@ -44,6 +44,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("node", "nodes", "Run this machine as a node of a Gateway"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
+    ("questions", "questions", "Show and answer what the agents ask people"),
     ("browser", "browser", "Look at and drive the browser that the agent uses"),
     ("sandbox", "sandbox", "Show the sandboxes of sessions, and recreate one"),
     ("plugins", "extensions", "List the extensions, whether they are loaded and what they add"),

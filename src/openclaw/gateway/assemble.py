@@ -61,12 +61,14 @@ from openclaw.gateway.methods import (
     messages,
     models,
     nodes,
+    questions,
     system,
     usage,
 )
 from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
-from openclaw.gateway.methods.exec_approvals import watch_approvals
+from openclaw.gateway.methods.exec_approvals import ApprovalEvents
+from openclaw.gateway.methods.questions import QuestionEvents, QuestionNotices
 from openclaw.gateway.metrics import Metrics, RunMetrics
 from openclaw.gateway.nodes import Nodes
 from openclaw.gateway.presence import Presence
@@ -96,9 +98,10 @@ from openclaw.models.catalogue import LOCAL_SERVERS, Catalogue, CurrentCatalogue
 from openclaw.models.keys import Keys
 from openclaw.outbound.answer_filter import visible_text
 from openclaw.outbound.reply import SendFailed
+from openclaw.questions.desk import QuestionDesk
 from openclaw.rights import OWNER
 from openclaw.routing import carry_over
-from openclaw.runs.run import Follower, FollowerSources, Run
+from openclaw.runs.run import Follower, FollowerSources, Run, RunEvent, RunFinished, RunStopping
 from openclaw.runs.runs import Runs
 from openclaw.scheduler.cron import Cron, CronTool
 from openclaw.scheduler.heartbeat import Heartbeats
@@ -117,7 +120,7 @@ from openclaw.teamwork.team import Team
 from openclaw.tools.base import Tool
 from openclaw.tools.browser.browsers import Browsers
 from openclaw.tools.browser.tool import BrowserTool
-from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
+from openclaw.tools.exec.approvals import ApprovalRules
 from openclaw.tools.message import MessagingTool
 from openclaw.tools.process import ProcessRegistry
 from openclaw.tools.sandbox.launch import PLACES
@@ -143,6 +146,7 @@ METHOD_FAMILIES = (
     extensions,
     channels,
     nodes,
+    questions,
     sessions_methods,
     usage,
     system,
@@ -187,17 +191,13 @@ async def open_gateway(
     stores, cluster = storage.stores, storage.cluster
     broadcaster, devices = Broadcaster(cluster.relay), Devices(stores.documents, clock)
     nodes = Nodes(stores.documents, clock, devices, broadcaster, lambda: config.current.gateway.nodes)
-    journal = ApprovalJournal(stores.documents, stores.claims.node)
-    await journal.load()
-    approvals = Approvals(clock, journal)
-    mcp = McpServers(lambda: config.current, clock, environ, approvals)
+    desk = QuestionDesk(stores.ledger, clock, stores.claims.node)
+    mcp = McpServers(lambda: config.current, clock, environ, desk)
     methods = MethodTable(*(family.methods for family in METHOD_FAMILIES))
     extensions = ExtensionPoints()
     if not options.only_reads:
         extensions = await load_extensions(config.current, state_dir, _taken(methods))
-    runtime = await build_runtime(
-        state_dir, config, clock, environ, stores, nodes, approvals, mcp, extensions, counters
-    )
+    runtime = await build_runtime(state_dir, config, clock, environ, stores, nodes, desk, mcp, extensions, counters)
     for method in extensions.methods.values():
         methods.add_own(method.name, method.right, extension_method(method))
     gateway = build_gateway(
@@ -224,7 +224,7 @@ async def build_runtime(
     environ: Mapping[str, str],
     stores: Stores,
     nodes: NodeCalls,
-    approvals: Approvals,
+    desk: QuestionDesk,
     mcp: McpServers,
     extensions: ExtensionPoints,
     counters: Counters,
@@ -271,7 +271,7 @@ async def build_runtime(
         ),
         tools=ToolParts(
             processes=ProcessRegistry(spill_folder=Path(state_dir)),
-            approvals=approvals,
+            questions=desk,
             approval_rules=ApprovalRules(stores.documents, clock),
             nodes=nodes,
             mcp=mcp,
@@ -329,7 +329,10 @@ def build_gateway(
         calls.spawn(pipeline.wake(run_id, text, str(uuid.uuid4())))
 
     runtime.tools.wakeups.subscribe(wake)
-    watch_approvals(runtime, broadcaster, runs.index, notices, calls.spawn)
+    desk = runtime.tools.questions
+    desk.follow(QuestionEvents(broadcaster))
+    desk.follow(ApprovalEvents(broadcaster))
+    desk.follow(QuestionNotices(runtime, runs.index, notices, calls.spawn))
     channels = _build_channels(runtime, cluster, environ, pipeline, calls)
     channel_services = ChannelServices(runtime, channels, parts_ready)
     follow_runs(followers, runtime, broadcaster, notices, calls, counters.metrics, channel_services)
@@ -535,7 +538,18 @@ def follow_runs(
             return None
         return ChannelRun(run, channel_services, runtime.config.current).event
 
+    def open_questions(run: Run) -> Follower:
+        desk = runtime.tools.questions
+
+        def event(event: RunEvent) -> None:
+            # Nobody needs an answer for a run that is being stopped or has ended.
+            if isinstance(event, RunStopping | RunFinished) and desk.waits(run.run_id):
+                calls.spawn(desk.withdraw_run(run.run_id))
+
+        return event
+
     followers.add(lambda run: RunMetrics(run, metrics).event)
+    followers.add(open_questions)
     followers.add(lambda run: RunLog(run).event)
     followers.add(clients)
     followers.add(extensions)
@@ -568,7 +582,7 @@ async def close_gateway(gateway: Gateway) -> None:
         gateway.runs.stop,
         gateway.channel_services.stop,
         gateway.cluster.close,
-        runtime.tools.approvals.close,
+        runtime.tools.questions.close,
         runtime.tools.mcp.close,
         runtime.extensions.close,
         runtime.tools.processes.close,

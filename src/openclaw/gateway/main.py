@@ -31,7 +31,6 @@ from openclaw.gateway.assemble import StartOptions, close_gateway, open_gateway,
 from openclaw.gateway.auth.authorise import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
-from openclaw.gateway.methods.exec_approvals import report_lost
 from openclaw.gateway.server.server import (
     LOOPBACK,
     Server,
@@ -255,9 +254,9 @@ async def serving(
         await services.start()
         if unfinished:
             log.info("resuming %s", counted(unfinished, "unfinished message", "unfinished messages"))
+        await gateway.runtime.tools.questions.load()
         gateway.runs.start_unfinished()
         await gateway.cluster.start(server.url(own_address(host)), tls.fingerprint if tls else "")
-        await report_lost(gateway.runtime.tools.approvals.journal, gateway.pipeline)
         await gateway.cluster.recover(gateway.pipeline)
         await gateway.team.start()
         await services.report_repairs()

@@ -140,12 +140,12 @@ class Notices:
             self._runs.index.wake_waiters(row.run_id)
             self.show(session, row.run_id, reply)
 
-    async def notify_run(self, run: Run, run_id: str, text: str) -> None:
+    async def notify_run(self, run: Run, run_id: str, text: str, buttons: Sequence[Sequence[Button]] = ()) -> None:
         """Post a line about a run in open chats and to the run's channel. The transcript does not keep it."""
         row = run.row
         if row.route.is_delivered:
             notice = row.derive(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
-            await self.post(notice, [text])
+            await self.post(notice, [text], buttons=buttons)
         message = injected_message(text, self._runtime.clock.now_ms())
         self._publish_final(row.session_key, run_id, msgspec.to_builtins(message))
 

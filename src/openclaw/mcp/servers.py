@@ -13,9 +13,10 @@ from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import McpServer
 from openclaw.mcp.connection import SEPARATOR, ForeignTool, ServerConnection, tool_result
-from openclaw.messages import TextBlock, ToolSpec
+from openclaw.messages import ToolSpec
+from openclaw.questions.desk import QuestionDesk
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.exec.approvals import Approval, ApprovalDecision, ApprovalRequest, Approvals, ask_person
+from openclaw.tools.exec.approvals import ApprovalRequest, ask_approval, fingerprint_of, refusal_reason, refused_result
 
 log = logging.getLogger("openclaw.mcp")
 
@@ -29,10 +30,10 @@ OUTCOME_CHARS = 4000
 class McpTool:
     """One tool of a server, for the agents."""
 
-    def __init__(self, connection: ServerConnection, tool: ForeignTool, approvals: Approvals | None) -> None:
+    def __init__(self, connection: ServerConnection, tool: ForeignTool, questions: QuestionDesk | None) -> None:
         self._connection = connection
         self._tool = tool
-        self._approvals = approvals
+        self._questions = questions
 
     @property
     def spec(self) -> ToolSpec:
@@ -57,9 +58,9 @@ class McpTool:
         return await tool_result(answer, connection.name, own_name, sees_images=context.model_sees_images)
 
     async def _ask(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Asks a person and returns at once, as for a command. The outcome follows in the session."""
-        approvals, server = self._approvals, self._connection.name
-        if approvals is None:
+        """Ask a person, and call the tool if they allow it."""
+        questions, server = self._questions, self._connection.name
+        if questions is None:
             raise ToolError(f"mcp.servers.{server}.ask is always, but nobody can be asked here")
         request = ApprovalRequest(
             command=f"{self.spec.name} {msgspec.json.encode(arguments).decode()}",
@@ -69,39 +70,25 @@ class McpTool:
             session_key=context.session_key,
             once_only=f"mcp.servers.{server}.ask is always",
         )
-
-        async def act(approval: Approval, decision: ApprovalDecision | None) -> None:
-            if decision is None or decision == "deny":
-                why = "denied" if decision else "nobody answered in time"
-                context.note(f"{self.spec.name} was not called (id {approval.slug}): {why}")
-                return
-            await approvals.keep(approval, "running")
-            try:
-                result = await self._call(arguments, context)
-                text = "\n".join(block.text for block in result.content if isinstance(block, TextBlock))
-            except ToolError as failed:
-                text = str(failed)
-            context.announce(f"{self.spec.name} finished (id {approval.slug})\n{text[:OUTCOME_CHARS]}")
-
-        approval = await ask_person(approvals, self.spec.name, request, context, act)
-        text = (
-            f"Approval required (id {approval.slug}). The outcome follows in this session. Do not call it again "
-            f"meanwhile. The person can answer with /approve {approval.slug} {approval.choices}."
-        )
-        details = {"status": "approval-pending", "approvalId": approval.id, "approvalSlug": approval.slug}
-        return text_result(text, {**details, "expiresAtMs": approval.expires_at_ms})
+        fingerprint = fingerprint_of(server, self.spec.name, arguments)
+        question = await ask_approval(questions, self.spec.name, request, context, kind="tool", fingerprint=fingerprint)
+        if reason := refusal_reason(question):
+            return refused_result(question, reason, self.spec.name)
+        if not await questions.begin_once(question):
+            raise ToolError(f"the call of question {question.id} has begun before and is not repeated")
+        return await self._call(arguments, context)
 
 
 class McpServers:
     """The servers of the current configuration. Nothing is started before a run may use it."""
 
     def __init__(
-        self, config: Callable[[], Config], clock: Clock, environ: Mapping[str, str], approvals: Approvals | None
+        self, config: Callable[[], Config], clock: Clock, environ: Mapping[str, str], questions: QuestionDesk | None
     ) -> None:
         self._config = config
         self._clock = clock
         self._environ = environ
-        self._approvals = approvals
+        self._questions = questions
         self._made_from: Mapping[str, McpServer] = {}
         self._connections: dict[str, ServerConnection] = {}
         self._tools: dict[str, tuple[list[ForeignTool], tuple[Tool, ...]]] = {}
@@ -133,7 +120,7 @@ class McpServers:
         """The same objects as long as the server's list is the same, so that prompts stay the same too."""
         cached = self._tools.get(connection.name)
         if cached is None or cached[0] is not connection.tools:
-            made = tuple(McpTool(connection, tool, self._approvals) for tool in connection.tools)
+            made = tuple(McpTool(connection, tool, self._questions) for tool in connection.tools)
             cached = self._tools[connection.name] = (connection.tools, made)
         return cached[1]
 

@@ -56,3 +56,33 @@ class Admission:
             del self._newest[session_key]
         if not done.done():
             done.set_result(None)
+
+
+class Slot:
+    """The slot of a run among the runs of its kind, whose number ``limit`` bounds. None: there is no limit."""
+
+    def __init__(self, limit: asyncio.Semaphore | None = None) -> None:
+        self._limit = limit
+        self._held = False
+
+    async def __aenter__(self) -> None:
+        if self._limit is not None:
+            await self._limit.acquire()
+            self._held = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    @asynccontextmanager
+    async def parked(self) -> AsyncGenerator[None]:
+        """Give the slot to others meanwhile. A run that is cancelled within does not wait for it again."""
+        held = self._held
+        self._release()
+        yield
+        if held:
+            await self.__aenter__()
+
+    def _release(self) -> None:
+        if self._held and self._limit is not None:
+            self._held = False
+            self._limit.release()

@@ -21,6 +21,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.events import SteeringInjected
 from openclaw.messages import ImageBlock
 from openclaw.runs.accept import Submission
+from openclaw.runs.admission import Slot
 from openclaw.runs.bookkeeping import Bookkeeping
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.endings import WITHHELD, Ending, Endings, failure_text
@@ -80,7 +81,8 @@ class Performer:
             if await self._announce_dropped(lane, run):
                 return  # The lane has the message again, after the turn that names the dropped messages.
             await self._collect(batch)
-            async with self._limits.turn(lane.key) or contextlib.nullcontext():
+            run.slot = Slot(self._limits.turn(lane.key))
+            async with run.slot:
                 crashes = await crashes_of(run, self._runtime.stores.ledger)
                 async with self._suspects.alone(crashes):
                     await self._attempt(lane, run, crashes)

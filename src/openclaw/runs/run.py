@@ -7,8 +7,9 @@ channel that gets the reply, HTTP responses, the log and the metrics. ``RunIndex
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -19,6 +20,7 @@ from openclaw.agent.run_result import RunResult
 from openclaw.events import Event, ModelSwitched, RunStarted
 from openclaw.messages import UserMessage
 from openclaw.outbound.reply_files import Files
+from openclaw.runs.admission import Slot
 from openclaw.runs.queue_settings import QueueSettings
 from openclaw.runs.reasons import reason_text
 from openclaw.storage.disk_errors import DiskWait
@@ -126,6 +128,7 @@ class Run:
         self.model = ""
         """The model that answers, as ``provider/model``. Empty until it is known."""
         self.thinking = ""
+        self.slot = Slot()
         self._followers: list[Follower] = []
         self._ended = asyncio.Event()
 
@@ -192,6 +195,13 @@ class Run:
 
     def note_model_call(self) -> None:
         self.asked_model = True
+
+    @contextlib.asynccontextmanager
+    async def parked(self) -> AsyncGenerator[None]:
+        """Within it, the run waits for a person: it holds no slot, and its time does not pass."""
+        with self.abort.deadline_paused():
+            async with self.slot.parked():
+                yield
 
     def absorb(self, other: Run) -> None:
         """Answer the message of another run as well."""

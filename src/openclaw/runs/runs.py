@@ -176,7 +176,8 @@ class Runs:
         """
         if run_id is None:
             self.compactions.cancel(session_key)
-            self._runtime.tools.approvals.withdraw(session_key)
+            desk = self._runtime.tools.questions
+            await desk.withdraw([question for question in desk.open_questions(session_key) if question.run_id])
         lane = self._lanes.get(session_key)
         if lane is None or lane.unused:
             return await self._elsewhere.stop(session_key, run_id, reason)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from openclaw.messages import Route, ToolResultMessage, ToolSpec
+from openclaw.storage.questions import QuestionRows
 from openclaw.storage.sessions import Writing
 from openclaw.storage.transcripts import Transcript
 from openclaw.untrusted_text import TextChange
@@ -654,7 +655,7 @@ class Outbox(Protocol):
         ...
 
 
-class Ledger(MessageLifecycle, MessageSearch, ChannelMemory, JobRows, Outbox, Protocol):
+class Ledger(MessageLifecycle, MessageSearch, ChannelMemory, JobRows, QuestionRows, Outbox, Protocol):
     """The life of every message, from its acceptance to the delivery of its parts.
 
     Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit.

@@ -8,6 +8,7 @@ A column has the name of its field; only a ``Reason`` takes two columns, ``code`
 from __future__ import annotations
 
 import abc
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ from openclaw.storage.message_ledger import (
     StateChange,
     ToolCallRow,
 )
+from openclaw.storage.questions import Question
 
 LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state or by the channel's id may read."""
@@ -78,6 +80,8 @@ _ADD_PART = (
     " SELECT id, run_id, (SELECT coalesce(max(part) + 1, 0) FROM outbox WHERE ledger_id = messages.id),"
     " ?, route, ?, 'pending', ? FROM messages WHERE id = ? AND ended_at IS NULL"
 )
+_QUESTION, _ACTED = "question", "acted"
+_decode_question = msgspec.json.Decoder(Question).decode
 _decode_body = msgspec.json.Decoder(MessageBody).decode
 _decode_route = msgspec.json.Decoder(Route).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -215,6 +219,8 @@ class SqlLedger(abc.ABC):
         criteria = {"kind": kind, "owner_key": owner_key, "run_id": run_id, "trace": trace}
         filters = {name: value for name, value in criteria.items() if value is not None}
         tests = [f"{name} = ?" for name in filters]
+        if kind is None:
+            tests.append(f"kind <> '{_QUESTION}'")
         if ended is not None:
             tests.append(f"ended_at IS {'NOT ' if ended else ''}NULL")
         order = f"ORDER BY created_at DESC, {self._as_inserted} DESC LIMIT ?"
@@ -225,6 +231,70 @@ class SqlLedger(abc.ABC):
         rows = await self._rows(f"SELECT {', '.join(names)} FROM jobs {condition}", *values)
         records = [dict(zip(names, row, strict=True)) for row in rows]
         return [JobRow(**{**fields, "state": msgspec.json.decode(fields["state"])}) for fields in records]
+
+    # Questions. They are rows of ``jobs``, because another table would not fit on the first page of the file, which the
+    # rescue of a damaged one needs whole. ``trace`` is ``acted`` once what the answer allowed has begun.
+
+    async def question_open(self, question: Question) -> bool:
+        names = JobRow.__struct_fields__
+        job = JobRow(
+            id=question.id,
+            kind=_QUESTION,
+            owner_key=question.session_key,
+            run_id=question.run_id,
+            trace="",
+            state={},
+            created_at=question.created_at,
+        )
+        values = [encode(question) if name == "state" else getattr(job, name) for name in names]
+        insert = f"INSERT INTO jobs ({', '.join(names)}) VALUES ({_marks(names)}) ON CONFLICT DO NOTHING"
+        inserted = await self._write(insert, *values)
+        faults.point("question.opened")
+        return bool(inserted)
+
+    async def question_end(self, question: Question) -> bool:
+        ended = await self._write(
+            f"UPDATE jobs SET state = ?, ended_at = ? WHERE id = ? AND kind = '{_QUESTION}' AND ended_at IS NULL",
+            *(encode(question), question.ended_at, question.id),
+        )
+        faults.point("question.ended")
+        return bool(ended)
+
+    async def question_act(self, question_id: str) -> bool:
+        acted = await self._write(
+            f"UPDATE jobs SET trace = '{_ACTED}' WHERE id = ? AND kind = '{_QUESTION}' AND trace = ''", question_id
+        )
+        faults.point("question.acted")
+        return bool(acted)
+
+    async def question_acted(self, question_id: str) -> bool:
+        job = await self.job(question_id)
+        return job is not None and job.trace == _ACTED
+
+    async def question(self, question_id: str) -> Question | None:
+        found = await self._questions(f"WHERE id = ? AND kind = '{_QUESTION}'", question_id)
+        return next(iter(found), None)
+
+    async def questions(
+        self, *, is_open: bool | None = None, run_id: str | None = None, prefix: str = "", limit: int = 10_000
+    ) -> list[Question]:
+        tests, values = [f"kind = '{_QUESTION}'"], list[Any]()
+        if run_id is not None:
+            tests, values = [*tests, "run_id = ?"], [*values, run_id]
+        if prefix:
+            tests, values = [*tests, "id >= ? AND id < ?"], [*values, prefix, f"{prefix}\U0010ffff"]
+        if is_open is not None:
+            tests.append(f"ended_at IS {'' if is_open else 'NOT '}NULL")
+        order = f"ORDER BY created_at DESC, {self._as_inserted} DESC LIMIT ?"
+        return (await self._questions(f"{_where(tests)}{order}", *values, max(0, limit)))[::-1]
+
+    async def _questions(self, condition: str, *values: Any) -> list[Question]:
+        questions: list[Question] = []
+        for (state,) in await self._rows(f"SELECT state FROM jobs {condition}", *values):
+            # A damaged row is skipped, so that the others can be read.
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeError):
+                questions.append(_decode_question(state))
+        return questions
 
     # Outbox
 

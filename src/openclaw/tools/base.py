@@ -6,6 +6,7 @@ Built-in tools derive from ``RecordTool`` (``tools/arguments.py``), which reads 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,13 +18,17 @@ from openclaw.path_opener import PathGuard, PathOpener
 from openclaw.rights import GUEST_CALLER, Caller
 
 if TYPE_CHECKING:
+    from openclaw.questions.desk import QuestionDesk
+    from openclaw.storage.questions import Question
     from openclaw.tools.exec.settings import ExecOverrides
     from openclaw.tools.sandbox.boundary import Boundary
 
 
 LONGEST_RESULT = 100_000
 """The text of a longer result is stored as a blob, and the message has only its beginning and its end."""
-FAILED_STATUSES = ("error", "failed", "timeout", "forbidden")
+REFUSED_STATUSES = ("denied", "expired", "withdrawn")
+"""The states of a call that a person denied, or that nobody allowed."""
+FAILED_STATUSES = ("error", "failed", "timeout", "forbidden", *REFUSED_STATUSES)
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
@@ -64,6 +69,12 @@ class ToolContext(msgspec.Struct, kw_only=True):
     model_sees_images: bool = True
     result_chars: int = LONGEST_RESULT
     """A result of at most this many characters reaches the model whole."""
+    resumed: bool = False
+    """The call began before a restart and waited for a person. It may only wait for the answer, or act on it."""
+    sender: str = ""
+    """The person on a channel whose message the run answers, by the platform's id."""
+    parked: Callable[[Question], AbstractAsyncContextManager[None]] | None = None
+    """Within it, the run waits for the answer to a question and holds no slot."""
     caller: Caller = GUEST_CALLER
     """Whose run the call belongs to. It decides what the tool may reach."""
     owner_files: PathGuard | None = None
@@ -103,6 +114,13 @@ class ToolContext(msgspec.Struct, kw_only=True):
     def guarded(self, opener: PathOpener) -> PathOpener:
         """Returns the opener for this call: in the runs of others it does not open what is the owner's."""
         return opener if self.owner_files is None else opener.guarded(self.owner_files)
+
+    async def wait_for_person(self, desk: QuestionDesk, question: Question) -> Question:
+        """Return the question once it has ended."""
+        if self.parked is None:
+            return await desk.wait(question)
+        async with self.parked(question):
+            return await desk.wait(question)
 
     def note(self, text: str) -> None:
         """Notify the session at its next turn, if there is a session."""

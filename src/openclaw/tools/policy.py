@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.path_opener import PathOpener
 from openclaw.tools.base import Tool
-from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+from openclaw.tools.exec.approvals import ApprovalRules
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool, OutputStore
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
@@ -20,6 +20,7 @@ from openclaw.tools.nodes import NodeCalls
 from openclaw.tools.process import ProcessRegistry, ProcessTool
 
 if TYPE_CHECKING:
+    from openclaw.questions.desk import QuestionDesk
     from openclaw.tools.sandbox.boundary import Boundary
 
 ALIASES = {"bash": "exec", "apply-patch": "apply_patch"}
@@ -140,7 +141,7 @@ def built_in_tools(
     settings: ToolSettings,
     processes: ProcessRegistry,
     rules: ApprovalRules | None = None,
-    approvals: Approvals | None = None,
+    questions: QuestionDesk | None = None,
     sandbox: Boundary | None = None,
     nodes: NodeCalls | None = None,
     outputs: OutputStore | None = None,
@@ -154,6 +155,6 @@ def built_in_tools(
         ReadTool(opener),
         WriteTool(opener),
         EditTool(opener),
-        ExecTool(settings.exec, processes, rules, approvals, sandbox, nodes, outputs),
+        ExecTool(settings.exec, processes, rules, questions, sandbox, nodes, outputs),
         ProcessTool(processes),
     ]

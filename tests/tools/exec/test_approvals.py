@@ -14,15 +14,14 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.questions.desk import UnknownQuestion
 from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec.approvals import (
-    ApprovalJournal,
     ApprovalRequest,
     ApprovalRules,
-    Approvals,
     BadRules,
-    UnknownApproval,
+    approval_question,
 )
 from openclaw.tools.exec.settings import (
     CommandPolicy,
@@ -34,6 +33,7 @@ from openclaw.tools.exec.settings import (
 )
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
+from tests.support.questions import begin, memory_desk
 
 ECHO = os.path.realpath(shutil.which("echo") or "")
 
@@ -42,21 +42,20 @@ class Asked:
     """An exec tool whose questions a test answers."""
 
     def __init__(self, tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> None:
-        self.approvals = Approvals(SystemClock())
+        self.desk = memory_desk()
         self.rules = ApprovalRules(FileDocuments(tmp_path / "state"), SystemClock())
         self.file = tmp_path / "state" / "exec-approvals.json"
         self.processes = processes
-        self.notes: asyncio.Queue[str] = asyncio.Queue()
-        self.woken: asyncio.Queue[str] = asyncio.Queue()
-        self.context = msgspec.structs.replace(
-            context, notify=self.notes.put_nowait, wake=self.woken.put_nowait, run_id="r1"
-        )
+        self.context = msgspec.structs.replace(context, run_id="r1", call_id="c1")
+
+    async def begin(self, command: str, wish: ExecOverrides) -> Any:
+        return await begin(self.desk, self.run(command, wish))
 
     async def run(
         self, command: str, wish: ExecOverrides, settings: ExecSettings | None = None, **arguments: Any
     ) -> Any:
         settings = settings or ExecSettings()
-        tool = ExecTool(settings, self.processes, self.rules, self.approvals)
+        tool = ExecTool(settings, self.processes, self.rules, self.desk)
 
         async def wished() -> ExecOverrides:
             return wish
@@ -73,7 +72,7 @@ class Asked:
 async def asked(tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> AsyncIterator[Asked]:
     made = Asked(tmp_path, processes, context)
     yield made
-    await made.approvals.close()
+    await made.desk.close()
 
 
 ALWAYS = ExecOverrides(ask="always")
@@ -81,64 +80,67 @@ CAREFUL = ExecOverrides(host="gateway")
 
 
 async def test_a_command_that_needs_a_yes_is_not_run_before_it(asked: Asked) -> None:
-    result = await asked.run("touch ran", ALWAYS)
-    assert result.content[0].text.startswith("Approval required (id ")
-    assert result.details["status"] == "approval-pending"
-    assert result.details["approvalSlug"] == result.details["approvalId"][:8]
+    call = await asked.begin("touch ran; echo one; echo two >&2", ALWAYS)
     assert not (asked.context.workspace / "ran").exists()
-    asked.approvals.resolve(result.details["approvalId"], "allow-once")
-    told = await asyncio.wait_for(asked.woken.get(), 60)
-    assert told.startswith(f"Exec finished (gateway id={result.details['approvalId']}, session=")
-    assert "code 0" in told
+    await asked.desk.answer(call.question.id, "allow-once")
+    result = await asyncio.wait_for(call.task, 60)
+    assert result.content[0].text == "one\ntwo"
+    assert result.details["status"] == "completed"
     assert (asked.context.workspace / "ran").exists()
 
 
-async def test_what_the_command_printed_is_told_with_its_end(asked: Asked) -> None:
-    result = await asked.run("echo one; echo two >&2; exit 3", ALWAYS)
-    asked.approvals.resolve(result.details["approvalSlug"], "allow-once")
-    told = await asyncio.wait_for(asked.woken.get(), 60)
-    assert "code 3)\none\ntwo" in told
+async def test_a_failure_after_the_answer_is_the_result_of_the_call(asked: Asked) -> None:
+    call = await asked.begin("echo one; exit 3", ALWAYS)
+    await asked.desk.answer(call.question.id[:8], "allow-once")
+    with pytest.raises(ToolError, match="one\n\nCommand exited with code 3"):
+        await asyncio.wait_for(call.task, 60)
 
 
-async def test_a_no_is_noted_and_nothing_runs(asked: Asked) -> None:
-    result = await asked.run("touch ran", ALWAYS)
-    asked.approvals.resolve(result.details["approvalId"], "deny")
-    told = await asyncio.wait_for(asked.notes.get(), 60)
-    assert told == f"Exec denied (gateway id={result.details['approvalId']}, user-denied): touch ran"
+async def test_a_no_is_the_result_and_nothing_runs(asked: Asked) -> None:
+    call = await asked.begin("touch ran", ALWAYS)
+    await asked.desk.answer(call.question.id, "deny")
+    result = await asyncio.wait_for(call.task, 60)
+    assert result.content[0].text == f"Exec denied (gateway id={call.question.id}, user-denied): touch ran"
+    assert (result.failed, result.details["status"]) == (True, "denied")
     assert not (asked.context.workspace / "ran").exists()
 
 
 async def test_silence_is_a_no(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = asked.approvals.ask
-    monkeypatch.setattr(asked.approvals, "ask", lambda request, **more: ask(request, **{**more, "timeout_ms": 1}))
-    await asked.run("touch ran", ALWAYS)
-    assert "approval-timeout" in await asyncio.wait_for(asked.notes.get(), 60)
+    monkeypatch.setattr(approval_question, "__kwdefaults__", {**approval_question.__kwdefaults__, "timeout_ms": 1})
+    result = await asked.run("touch ran", ALWAYS)
+    assert "approval-timeout" in result.content[0].text
+    assert result.details["status"] == "expired"
     assert not (asked.context.workspace / "ran").exists()
     asked.write_rules(defaults={"askFallback": "full"})
     await asked.run("touch ran", ALWAYS)
-    assert "Exec finished" in await asyncio.wait_for(asked.woken.get(), 60)
+    assert (asked.context.workspace / "ran").exists()
 
 
 async def test_allow_always_is_remembered_for_the_programs_of_the_command(asked: Asked) -> None:
-    result = await asked.run("echo one", CAREFUL)
-    asked.approvals.resolve(result.details["approvalId"], "allow-always")
-    await asyncio.wait_for(asked.woken.get(), 60)
+    call = await asked.begin("echo one", CAREFUL)
+    await asked.desk.answer(call.question.id, "allow-always")
+    assert (await asyncio.wait_for(call.task, 60)).content[0].text == "one"
     again = await asked.run("echo two", CAREFUL)
     assert again.content[0].text == "two"
-    other = await asked.run("touch ran", CAREFUL)
-    assert other.details["status"] == "approval-pending"
+    other = await asked.begin("touch ran", CAREFUL)
+    await asked.desk.withdraw([other.question])
+    assert (await other.task).details["status"] == "withdrawn"
     stored = json.loads(asked.file.read_text())
     assert [entry["pattern"] for entry in stored["agents"]["main"]["allowlist"]] == [ECHO]
     assert asked.file.stat().st_mode & 0o777 == 0o600
 
 
-async def test_stopping_the_session_takes_its_questions_back(asked: Asked) -> None:
-    result = await asked.run("touch ran", ALWAYS)
-    asked.approvals.withdraw("agent:main:other")
-    assert len(asked.approvals.pending()) == 1
-    asked.approvals.withdraw(asked.context.session_key)
-    with pytest.raises(UnknownApproval):
-        asked.approvals.resolve(result.details["approvalId"], "allow-once")
+async def test_a_resumed_call_uses_the_answer_once_and_for_the_same_command_only(asked: Asked) -> None:
+    call = await asked.begin("touch ran", ALWAYS)
+    call.task.cancel()
+    await asked.desk.answer(call.question.id, "allow-once")
+    asked.context = msgspec.structs.replace(asked.context, resumed=True)
+    with pytest.raises(ToolError, match="it is not what it was when a person was asked"):
+        await asked.run("touch ran other", ALWAYS)
+    await asked.run("touch ran", ALWAYS)
+    (asked.context.workspace / "ran").unlink()
+    with pytest.raises(ToolError, match="has begun before"):
+        await asked.run("touch ran", ALWAYS)
     assert not (asked.context.workspace / "ran").exists()
 
 
@@ -170,19 +172,17 @@ async def test_the_rules_file_is_replaced_only_by_who_has_read_it(asked: Asked) 
 
 
 async def test_an_approval_is_found_by_its_beginning_when_that_is_enough() -> None:
-    approvals = Approvals(SystemClock())
-    try:
-        for name in ("abcd-1", "abcd-2"):
-            approvals.ask(ApprovalRequest(command="x"), id=name)
-        with pytest.raises(ValueError, match="already pending"):
-            approvals.ask(ApprovalRequest(command="x"), id="abcd-1")
-        with pytest.raises(UnknownApproval, match="ambiguous"):
-            approvals.find("abcd")
-        assert approvals.find("abcd-2").id == "abcd-2"
-        with pytest.raises(UnknownApproval, match="unknown approval id"):
-            approvals.find("abc")
-    finally:
-        await approvals.close()
+    desk = memory_desk()
+    for name in ("abcd-1", "abcd-2"):
+        await desk.ask(approval_question(ApprovalRequest(command="x"), id=name))
+    with pytest.raises(ValueError, match="already used"):
+        await desk.ask(approval_question(ApprovalRequest(command="x"), id="abcd-1"))
+    with pytest.raises(UnknownQuestion, match="ambiguous"):
+        await desk.find("abcd")
+    assert (await desk.find("abcd-2")).id == "abcd-2"
+    with pytest.raises(UnknownQuestion, match="unknown question id"):
+        await desk.find("abc")
+    await desk.close()
 
 
 USUAL = CommandPolicy(host="sandbox", security="full", ask="on-miss")
@@ -232,14 +232,3 @@ def test_the_terms_of_a_command(
             policy()
     else:
         assert policy() == expected
-
-
-async def test_a_question_does_not_depend_on_a_disk_that_takes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file where the directory should be")
-    approvals = Approvals(SystemClock(), ApprovalJournal(FileDocuments(tmp_path / "state")))
-    approval = approvals.ask(ApprovalRequest(command="true"))
-    await approvals.keep(approval)
-    approvals.resolve(approval.id, "allow-once")
-    await approvals.settled(approval)
-    assert await approval.wait() == "allow-once"
-    await approvals.close()

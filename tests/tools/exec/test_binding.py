@@ -19,12 +19,13 @@ from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec import binding
 from openclaw.tools.exec.allowlist import AllowRule
-from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+from openclaw.tools.exec.approvals import ApprovalRules, request_of
 from openclaw.tools.exec.binding import Changed, bind, bind_text, held
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
 from openclaw.tools.shell_process import ShellCommand, spawn
+from tests.support.questions import begin, memory_desk
 
 RACES = int(os.environ.get("OPENCLAW_RACES", "40"))
 GOOD, BAD = "echo good $0 $1\n", "touch ran\n"
@@ -32,21 +33,30 @@ GOOD, BAD = "echo good $0 $1\n", "touch ran\n"
 
 class Asking:
     def __init__(self, tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> None:
-        self.approvals = Approvals(SystemClock())
+        self.desk = memory_desk()
+        self.calls: dict[str, asyncio.Task[Any]] = {}
         self.rules = ApprovalRules(FileDocuments(tmp_path / "state"), SystemClock())
         self.told: asyncio.Queue[str] = asyncio.Queue()
         self.workspace = context.workspace
         self.context = msgspec.structs.replace(context, notify=self.told.put_nowait, wake=self.told.put_nowait)
-        self.tool = ExecTool(ExecSettings(host="gateway"), processes, self.rules, self.approvals)
+        self.tool = ExecTool(ExecSettings(host="gateway"), processes, self.rules, self.desk)
 
     async def ask(self, command: str, **arguments: Any) -> str:
-        details = (await self.tool.run({"command": command, **arguments}, self.context)).details
-        assert details["status"] == "approval-pending", details
-        return details["approvalId"]
+        call = await begin(self.desk, self.tool.run({"command": command, **arguments}, self.context))
+        assert call.question is not None, call.task
+        self.calls[call.question.id] = call.task
+        return call.question.id
 
     async def answered(self, id: str, decision: Any = "allow-once") -> str:
-        self.approvals.resolve(id, decision)
-        return await asyncio.wait_for(self.told.get(), 60)
+        await self.desk.answer(id, decision)
+        try:
+            result = await asyncio.wait_for(self.calls[id], 60)
+        except ToolError as failed:
+            return str(failed)
+        return str(result.content[0].text)
+
+    async def once_only(self, id: str) -> str | None:
+        return request_of(await self.desk.find(id)).once_only
 
     def script(self, name: str, text: str, *, first: str = "#!/bin/sh\n") -> Path:
         path = self.workspace / name
@@ -64,7 +74,7 @@ class Asking:
 async def asking(tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> AsyncIterator[Asking]:
     made = Asking(tmp_path, processes, context)
     yield made
-    await made.approvals.close()
+    await made.desk.close()
 
 
 def rewrite(path: Path) -> None:
@@ -144,7 +154,7 @@ async def test_a_program_replaced_on_the_search_path_does_not_run(asking: Asking
     bin.mkdir()
     shutil.copy("/usr/bin/true", bin / "mytool")
     asking.tool = ExecTool(
-        ExecSettings(host="gateway", path_prepend=[str(bin)]), asking.tool._processes, asking.rules, asking.approvals
+        ExecSettings(host="gateway", path_prepend=[str(bin)]), asking.tool._processes, asking.rules, asking.desk
     )
     for command in ("mytool x", "mytool x | cat"):
         id = await asking.ask(command)
@@ -160,12 +170,12 @@ async def test_a_program_planted_earlier_on_the_search_path_does_not_run(asking:
     bin = tmp_path / "bin"
     bin.mkdir()
     asking.tool = ExecTool(
-        ExecSettings(host="gateway", path_prepend=[str(bin)]), asking.tool._processes, asking.rules, asking.approvals
+        ExecSettings(host="gateway", path_prepend=[str(bin)]), asking.tool._processes, asking.rules, asking.desk
     )
     id = await asking.ask("date +%Y")
     (bin / "date").write_text(f"#!/bin/sh\n{BAD}")
     (bin / "date").chmod(0o755)
-    assert "code 0" in await asking.answered(id)
+    assert (await asking.answered(id)).isdigit()
     assert not asking.ran
 
 
@@ -182,9 +192,9 @@ async def test_a_script_is_asked_about_every_time_because_of_what_it_loads(askin
     asking.script("helper.sh", "echo good\n")
     asking.script("job.sh", ". ./helper.sh\n")
     id = await asking.ask("./job.sh x")
-    reason = asking.approvals.find(id).request.once_only or ""
+    reason = await asking.once_only(id) or ""
     assert "is a script" in reason
-    assert "code 0" in await asking.answered(id, "allow-always")
+    assert await asking.answered(id, "allow-always") == "good"
     asking.script("helper.sh", BAD)
     await asking.ask("./job.sh x")
     assert not asking.ran
@@ -212,9 +222,7 @@ async def test_a_file_that_an_argument_names_cannot_change_after_the_question(as
     library = asking.workspace / "lib.so"
     library.write_bytes(b"good")
     id = await asking.ask(f"/usr/bin/touch {form.format(cwd=asking.workspace)}")
-    assert f"{library} can be written by the agent" in os.path.normpath(
-        asking.approvals.find(id).request.once_only or ""
-    )
+    assert f"{library} can be written by the agent" in os.path.normpath(await asking.once_only(id) or "")
     library.write_bytes(b"evil")
     assert "is not what it was" in await asking.answered(id)
 
@@ -230,7 +238,7 @@ async def test_a_command_allowed_for_good_is_asked_about_again_when_a_file_it_na
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     command = f"/usr/bin/stat {form.format(system)}"
     id = await asking.ask(command)
-    assert asking.approvals.find(id).request.once_only is None
+    assert await asking.once_only(id) is None
     await asking.answered(id, "allow-always")
     with contextlib.suppress(ToolError):  # The program does not know the option. It runs without a question.
         assert (await asking.tool.run({"command": command}, asking.context)).details["status"] == "completed"
@@ -243,7 +251,7 @@ async def test_no_rule_is_stored_for_a_program_that_the_agent_can_replace(asking
     (asking.workspace / "link").symlink_to("/usr/bin/stat")
     for command in ("./tool now", "./link -f"):
         id = await asking.ask(command)
-        assert "folder that the agent can write to" in (asking.approvals.find(id).request.once_only or "")
+        assert "folder that the agent can write to" in (await asking.once_only(id) or "")
 
 
 async def test_a_rule_of_an_older_version_for_a_script_no_longer_holds(asking: Asking) -> None:

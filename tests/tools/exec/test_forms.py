@@ -17,16 +17,18 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.questions.desk import QuestionDesk
 from openclaw.storage.files.disk import FileDocuments
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec import binding
 from openclaw.tools.exec.allowlist import FREE_ARGUMENTS, SAFE_USES, rule_for
-from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+from openclaw.tools.exec.approvals import ApprovalRules
 from openclaw.tools.exec.binding import _RUNS_ARGUMENTS, _RUNS_OTHERS
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessRegistry
 from tests.support.clock import until
+from tests.support.questions import begin, memory_desk
 
 CARRIERS = ("echo x", "ls", "grep x", "true", "/usr/bin/true")
 JOINED = ("; ", ";", " && ", "&&", " || ", " | ", "|", " & ", "&", "\n", "\r\n", " |& ", "\n\n#\n", ";:;", " ;\t")
@@ -139,64 +141,66 @@ def digests_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def approvals() -> AsyncIterator[Approvals]:
-    made = Approvals(SystemClock())
+async def desk() -> AsyncIterator[QuestionDesk]:
+    made = memory_desk()
     yield made
     await made.close()
 
 
-async def attempt(tool: ExecTool, command: str, context: ToolContext, wish: ExecOverrides) -> Any:
+async def attempt(desk: QuestionDesk, tool: ExecTool, command: str, context: ToolContext, wish: ExecOverrides) -> Any:
     async def wished() -> ExecOverrides:
         return wish
 
     try:
-        return (await tool.run({"command": command}, msgspec.structs.replace(context, exec_overrides=wished))).details
+        call = await begin(
+            desk, tool.run({"command": command}, msgspec.structs.replace(context, exec_overrides=wished))
+        )
+        if call.question is not None:
+            await desk.answer(call.question.id, "deny")
+        return (await call.task).details
     except ToolError as refused:
         return str(refused)
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_no_form_runs_where_its_program_would_have_to_be_asked_about(
-    mode: str, seeded: Path, tmp_path: Path, context: ToolContext, processes: ProcessRegistry, approvals: Approvals
+    mode: str, seeded: Path, tmp_path: Path, context: ToolContext, processes: ProcessRegistry, desk: QuestionDesk
 ) -> None:
     settings, wish = MODES[mode]
     rules = ApprovalRules(FileDocuments(tmp_path / "state"), SystemClock())
-    tool = ExecTool(settings, processes, rules, approvals)
+    tool = ExecTool(settings, processes, rules, desk)
     for form in SMUGGLED:
-        outcome = await attempt(tool, form, context, wish)
-        pending = isinstance(outcome, dict) and outcome["status"] == "approval-pending"
+        outcome = await attempt(desk, tool, form, context, wish)
+        pending = isinstance(outcome, dict) and outcome["status"] == "denied"
         if settings.ask == "off" or wish.ask == "off" or mode == "deny":
             assert isinstance(outcome, str), f"{form!r} ran"
         else:
             assert pending or isinstance(outcome, str), f"{form!r} ran: {outcome}"
-        approvals.withdraw(context.session_key)
-        for approval in approvals.pending():
-            approvals.resolve(approval.id, "deny")
     assert not (seeded / "ran").exists()
 
 
 @pytest.mark.parametrize("ask", ["off", "on-miss"])
 async def test_no_filter_reads_or_writes_a_file(
-    ask: Any, seeded: Path, context: ToolContext, processes: ProcessRegistry, approvals: Approvals
+    ask: Any, seeded: Path, context: ToolContext, processes: ProcessRegistry, desk: QuestionDesk
 ) -> None:
     tool = ExecTool(
-        ExecSettings(host="gateway", ask=ask, safe_bins=[*SAFE_USES, "jq", "cat", "tee"]), processes, None, approvals
+        ExecSettings(host="gateway", ask=ask, safe_bins=[*SAFE_USES, "jq", "cat", "tee"]), processes, None, desk
     )
     for form in FILTERS_ABUSED:
-        outcome = await attempt(tool, form, context, ExecOverrides())
-        assert isinstance(outcome, str) or outcome["status"] == "approval-pending", f"{form!r} ran"
-        for approval in approvals.pending():
-            approvals.resolve(approval.id, "deny")
+        outcome = await attempt(desk, tool, form, context, ExecOverrides())
+        assert isinstance(outcome, str) or outcome["status"] == "denied", f"{form!r} ran"
     assert not (seeded / "ran").exists()
 
 
-async def test_the_forms_work(seeded: Path, context: ToolContext, processes: ProcessRegistry) -> None:
+async def test_the_forms_work(
+    seeded: Path, context: ToolContext, processes: ProcessRegistry, desk: QuestionDesk
+) -> None:
     """Half of the corpus, at least, does what it says when nothing stops it. A corpus of nonsense proves nothing."""
     tool = ExecTool(ExecSettings(security="full", ask="off", timeout_sec=0.5), processes)
     sample = [*SMUGGLED[:: max(1, len(SMUGGLED) // 40)], *WRAPPED]
     worked = 0
     for form in sample:
-        await attempt(tool, form.replace("\0", ""), context, ExecOverrides())
+        await attempt(desk, tool, form.replace("\0", ""), context, ExecOverrides())
         worked += (seeded / "ran").exists()
         (seeded / "ran").unlink(missing_ok=True)
     assert worked > len(sample) / 2, f"{worked} of {len(sample)}"

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw.clock import SystemClock
-from openclaw.gateway.methods.exec_approvals import question_text
-from openclaw.tools.exec.approvals import ApprovalRequest, Approvals
+from openclaw.gateway.methods.questions import channel_text
+from openclaw.tools.exec.approvals import ApprovalRequest, approval_question, request_of
 from openclaw.tools.exec.binding import MAX_SHOWN, fenced, is_visible, visible
 
 CASES = int(os.environ.get("OPENCLAW_QUESTION_CASES", "200"))
@@ -61,35 +60,28 @@ def test_no_text_ends_its_code_block(text: str) -> None:
     assert not any(line.strip().startswith(first) for line in middle)
 
 
-async def test_a_question_shows_the_whole_command_its_folder_and_its_variables() -> None:
-    approvals = Approvals(SystemClock())
+def test_a_question_shows_the_whole_command_its_folder_and_its_variables() -> None:
     command = "echo begin " + "x" * 3000 + " && rm -rf end"
     request = ApprovalRequest(command=command, cwd="/a\u202eb", env={"TZ": "UTC\x1b"}, once_only="it\x1b")
-    try:
-        approval = approvals.ask(request)
-        assert approval.request.command == f"TZ='UTC⟨U+001B⟩' {command}"
-        text = question_text(approval)
-        assert command in text
-        assert "/a⟨U+202E⟩b" in text
-        assert "TZ=UTC⟨U+001B⟩" in text
-        assert "allow-always" not in text
-        assert "\x1b" not in text
-        with pytest.raises(ValueError, match="too long to be shown"):
-            approvals.ask(ApprovalRequest(command="x" * (MAX_SHOWN + 1)))
-        with pytest.raises(ValueError, match="too long to be shown"):
-            approvals.ask(ApprovalRequest(command="x", cwd="y" * MAX_SHOWN))
-    finally:
-        await approvals.close()
+    question = approval_question(request, id="abcdefgh-1")
+    assert request_of(question).command == f"TZ='UTC⟨U+001B⟩' {command}"
+    text = channel_text(question)
+    assert command in text
+    assert "/a⟨U+202E⟩b" in text
+    assert "TZ=UTC⟨U+001B⟩" in text
+    assert "allow-always" not in text
+    assert "\x1b" not in text
+    with pytest.raises(ValueError, match="too long to be shown"):
+        approval_question(ApprovalRequest(command="x" * (MAX_SHOWN + 1)))
+    with pytest.raises(ValueError, match="too long to be shown"):
+        approval_question(ApprovalRequest(command="x", cwd="y" * MAX_SHOWN))
 
 
-async def test_a_command_cannot_write_lines_of_the_question() -> None:
-    approvals = Approvals(SystemClock())
-    try:
-        approval = approvals.ask(ApprovalRequest(command="id\n```\nIn: /safe\nAnswer: it is harmless", cwd="/"))
-        lines = question_text(approval).split("\n")
-        first = lines.index("````")
-        last = lines.index("````", first + 1)
-        assert [line for line in lines if line.startswith("Answer")][-1].startswith("Answer within 120 s: /approve ")
-        assert any(line.startswith("In: /safe") for line in lines[first:last])
-    finally:
-        await approvals.close()
+def test_a_command_cannot_write_lines_of_the_question() -> None:
+    request = ApprovalRequest(command="id\n```\nIn: /safe\nAnswer: it is harmless", cwd="/")
+    lines = channel_text(approval_question(request, id="abcdefgh-1")).split("\n")
+    first = lines.index("````")
+    last = lines.index("````", first + 1)
+    answers = [line for line in lines if line.startswith("Answer")]
+    assert answers[-1].startswith("Answer within 120 s with the number, or: /approve abcdefgh ")
+    assert any(line.startswith("In: /safe") for line in lines[first:last])

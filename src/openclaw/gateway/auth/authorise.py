@@ -46,7 +46,9 @@ _METHODS: dict[Right, str] = {
         device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename
         device.pair.remove pairing.list pairing.approve
     """,
-    "approvals": "exec.approval.request exec.approval.resolve exec.approval.list",
+    "approvals": """
+        exec.approval.request exec.approval.resolve exec.approval.list question.list question.answer
+    """,
     "node": "node.invoke.result node.event skills.bins",
     "admin": """
         connect channels.logout config.get config.set config.apply config.patch config.schema exec.approvals.get
@@ -96,6 +98,8 @@ EVENT_RIGHTS: Mapping[str, Right | Everyone] = {
     "voicewake.changed": "read",
     "exec.approval.requested": "approvals",
     "exec.approval.resolved": "approvals",
+    "question.opened": "approvals",
+    "question.closed": "approvals",
     "device.pair.requested": "pairing",
     "device.pair.resolved": "pairing",
     "node.pair.requested": "pairing",

@@ -246,8 +246,11 @@ _METHODS: dict[Place, str] = {
     "scheduler": """
         cron.list cron.status cron.add cron.update cron.remove cron.run cron.runs last-heartbeat set-heartbeats wake
     """,
-    "holder": "exec.approval.resolve node.invoke exec.approvals.node.get exec.approvals.node.set channels.logout",
-    "all": "exec.approval.list",
+    "holder": """
+        exec.approval.resolve question.answer node.invoke exec.approvals.node.get exec.approvals.node.set
+        channels.logout
+    """,
+    "all": "exec.approval.list question.list",
     "here": """
         agent.wait agents.list agent.identity.get agents.create agents.update agents.delete agents.bind
         agents.files.list agents.files.get agents.files.set browser.request chat.history chat.commands config.get

@@ -36,12 +36,12 @@ from openclaw.gateway.cluster.remote import (
 from openclaw.gateway.cluster.single import SchedulerParts, SchedulerService
 from openclaw.gateway.server.frames import decode_any, encode, encode_response
 from openclaw.gateway.server.registry import Answer, MethodCall, MethodError
+from openclaw.questions.desk import UnknownQuestion
 from openclaw.scheduler import heartbeat, hooks
 from openclaw.sessions import system_events
 from openclaw.storage.disk_errors import until_written
 from openclaw.storage.errors import Fenced
 from openclaw.storage.message_ledger import END_STATES
-from openclaw.tools.exec.approvals import LostApproval, UnknownApproval
 from openclaw.tools.nodes import UnknownNode
 
 if TYPE_CHECKING:
@@ -483,12 +483,9 @@ def _holds(gateway: Gateway, field: str, value: str) -> bool:
     match field:
         case "id":
             try:
-                gateway.runtime.tools.approvals.find(value)
-            except LostApproval:
-                return True
-            except UnknownApproval:
+                return gateway.runtime.tools.questions.find_open(value) is not None
+            except UnknownQuestion:
                 return False
-            return True
         case "node_id":
             try:
                 return gateway.nodes.choose(value).connected  # The method takes a name as well as an id.
@@ -662,4 +659,4 @@ class SharedState:
         peers = set(self._gateway.cluster.peers)
         gone, self._peers = self._peers - peers, peers
         if gone and self._gateway.scheduler.running:
-            await self._gateway.scheduler.close_left_approvals()
+            await self._gateway.scheduler.close_left_questions()

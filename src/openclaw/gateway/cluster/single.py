@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from openclaw.channels.manager import NoRemoteAccounts, RemoteAccounts
-from openclaw.gateway.methods.exec_approvals import report_lost
 from openclaw.gateway.server.events import EventRelay, NoRelay
 from openclaw.inbound.pipeline import NoOtherNodes, OtherNodes
 from openclaw.runs.runs import NoRunsElsewhere, RunsElsewhere
-from openclaw.tools.exec.approvals import JOURNAL_FILE, JOURNALS
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -221,7 +219,7 @@ class SchedulerService:
         self.running = True
         # A resumed job wakes its agent itself. A second heartbeat would have nothing to report.
         parts.heartbeats.wake_for_left(parts.cron.resumed)
-        await self.close_left_approvals()
+        await self.close_left_questions()
 
     async def _end(self) -> None:
         self.running = False
@@ -231,18 +229,8 @@ class SchedulerService:
         for part in (self._parts.cron, self._parts.hook_runs, self._parts.heartbeats):
             await part.stop()
 
-    async def close_left_approvals(self) -> None:
-        """Close the approvals of nodes that are gone, and notify their sessions."""
+    async def close_left_questions(self) -> None:
+        """Close the questions that nodes left which are gone."""
         runtime = self._parts.runtime
-        if (journal := runtime.tools.approvals.journal) is None:
-            return
-        documents, own = runtime.stores.documents, runtime.stores.claims.node
-        living = {own, *self._parts.cluster.peers}
-        names = await documents.list(JOURNALS)
-        left = [name.removeprefix(JOURNALS).removesuffix(".json") for name in names]
-        if own and await documents.version(JOURNAL_FILE) is not None:
-            left.append("")  # It was copied from files.
-        for node in left:
-            if node not in living:
-                await journal.inherit(node)
-        await report_lost(journal, self._parts.pipeline)
+        living = {runtime.stores.claims.node, *self._parts.cluster.peers}
+        await runtime.tools.questions.withdraw_left(living)

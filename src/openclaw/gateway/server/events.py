@@ -31,14 +31,16 @@ from openclaw.events import (
     Spoken,
     TextDelta,
     ThinkingDelta,
+    ToolContinues,
     ToolEnded,
     ToolStarted,
     ToolUpdated,
+    ToolWaits,
 )
 from openclaw.gateway.auth.authorise import may_receive
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.frames import NonEmpty, Params
-from openclaw.messages import ImageBlock, UserBlock
+from openclaw.messages import ImageBlock, ToolResultMessage, UserBlock
 from openclaw.models.errors import demo_text, switch_text
 from openclaw.outbound.reply import with_footer
 from openclaw.protocol.result import Result
@@ -47,6 +49,7 @@ from openclaw.runs.run import Run, RunAbsorbed, RunBegan, RunEvent, RunFinished,
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.message_ledger import AbortReason
 from openclaw.text import clipped
+from openclaw.tools.base import REFUSED_STATUSES
 
 log = logging.getLogger("openclaw.gateway.ws")
 MAX_BUFFERED_BYTES = 1_572_864
@@ -540,12 +543,18 @@ class RunStream:
         """The transcript holds the text, or there is none yet."""
         self._tools: dict[str, ToolStarted | ToolUpdated] = {}
         """The tool calls that are under way, by the last that was heard of each."""
+        self._waits: dict[str, ToolWaits] = {}
+        """Those of them that wait for a person."""
 
     def so_far(self) -> dict[str, Any]:
         """What the run has said and does now, as far as the transcript does not hold it yet."""
         text = "" if self._stored else self._text.upto(self._text.size - sum(map(len, self._unsent)))
         thinking = "" if self._stored or self._run.reasoning != "stream" else self._thoughts.upto(self._thoughts.size)
-        return {"text": text, "thinking": thinking, "tools": [_under_way(event) for event in self._tools.values()]}
+        return {
+            "text": text,
+            "thinking": thinking,
+            "tools": [_under_way(event, self._waits.get(call_id)) for call_id, event in self._tools.items()],
+        }
 
     def event(self, event: RunEvent) -> None:
         match event:
@@ -575,6 +584,14 @@ class RunStream:
                 self._flush()
                 self._tools[call_id] = event
                 self._tool({"phase": "start", "name": name, "toolCallId": call_id, "args": arguments})
+            case ToolWaits(call_id) if call_id in self._tools:
+                self._waits[call_id] = event
+                name = self._tools[call_id].name
+                self._tool({"phase": "waiting", "name": name, "toolCallId": call_id, **_waiting(event)})
+            case ToolContinues(call_id, question_id) if call_id in self._tools:
+                self._waits.pop(call_id, None)
+                name = self._tools[call_id].name
+                self._tool({"phase": "running", "name": name, "toolCallId": call_id, "questionId": question_id})
             case ToolUpdated(call_id, name, _, partial):
                 self._tools[call_id] = event
                 data = {"phase": "update", "name": name, "toolCallId": call_id}
@@ -588,6 +605,8 @@ class RunStream:
                     "isError": failed,
                 }
                 self._tools.pop(message.tool_call_id, None)
+                self._waits.pop(message.tool_call_id, None)
+                data["status"] = tool_status(message, failed=failed)
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
             case RunBegan():
                 self._agent("lifecycle", {"phase": "start", "startedAt": self._run.started_at})
@@ -795,8 +814,14 @@ def spoken(text: str, at: int) -> dict[str, Any]:
     return {"role": "assistant", "content": content, "timestamp": at}
 
 
-def _under_way(event: ToolStarted | ToolUpdated) -> dict[str, Any]:
+def _waiting(event: ToolWaits) -> dict[str, Any]:
+    return {"questionId": event.question_id, "expiresAtMs": event.expires_at}
+
+
+def _under_way(event: ToolStarted | ToolUpdated, waits: ToolWaits | None) -> dict[str, Any]:
     view: dict[str, Any] = {"name": event.name, "toolCallId": event.call_id, "args": event.arguments}
+    if waits is not None:
+        return {"phase": "waiting", **view, **_waiting(waits)}
     if isinstance(event, ToolStarted):
         return {"phase": "start", **view}
     return {"phase": "update", **view, "partialResult": result_view(event.partial.content, event.partial.details)}
@@ -805,6 +830,14 @@ def _under_way(event: ToolStarted | ToolUpdated) -> dict[str, Any]:
 def _stop_reason(reason: str) -> str:
     """The stop reason for clients. They know only ``rpc``, ``stop`` and ``timeout``."""
     return reason if reason in (AbortReason.RPC, AbortReason.TIMEOUT) else AbortReason.STOP
+
+
+def tool_status(message: ToolResultMessage, *, failed: bool) -> str:
+    """How a call ended, for its card: ``done``, ``failed``, ``denied``, ``expired`` or ``withdrawn``."""
+    status = message.details.get("status") if isinstance(message.details, dict) else None
+    if status in REFUSED_STATUSES:
+        return status
+    return "failed" if failed else "done"
 
 
 def tool_meta(name: str, arguments: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ ADVERTISED: tuple[str, ...] = tuple(_METHODS.split())
 _EVENTS = """
 connect.challenge agent chat presence tick talk.mode shutdown health heartbeat cron node.pair.requested
 node.pair.resolved node.invoke.request node.invoke.cancel device.pair.requested device.pair.resolved voicewake.changed
-exec.approval.requested exec.approval.resolved
+exec.approval.requested exec.approval.resolved question.opened question.closed
 """
 EVENTS: tuple[str, ...] = tuple(_EVENTS.split())
 # METHOD_RIGHTS has methods besides the advertised ones: those that protocol v3 does not know.

@@ -49,6 +49,7 @@ HANDLERS: Mapping[str, Handler] = {
     "unpin": unpin,
     "pins": pins,
     "approve": session.approve,
+    "answer": session.answer,
     "budget": session.budget,
     "config": session.config,
     "restart": session.restart,
@@ -74,6 +75,8 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
     if reset := find_reset(text, context.config.session.reset_triggers, facts.listening):
         named = reset[0][1:] if reset[0].startswith("/") else "new"
         return _refused(facts, [(named, "session")]) or await _start_over(*reset, facts, context)
+    if not text.lstrip().startswith("/") and (answered := await session.answer_in_words(context, facts, text)):
+        return Handled(reply=answered)
     if "/" not in text:
         return Continue(text=text)
     body = command_body(text, facts.listening)

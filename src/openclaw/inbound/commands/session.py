@@ -20,17 +20,20 @@ from openclaw.config.schema import Config
 from openclaw.config.secrets import redacted
 from openclaw.config.validate import ConfigError
 from openclaw.inbound.commands.settings import check_program, leading_model, model_fields, store_settings
-from openclaw.inbound.directives import Listening, command_body, read_send_policy, read_usage
+from openclaw.inbound.directives import Listening, command_body, read_send_policy, read_usage, strip_mentions
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.models.catalogue import UnknownModel
 from openclaw.protocol.sessions import EarlierSession
+from openclaw.questions.answers import InvalidAnswer, answer_in_chat, may_answer
+from openclaw.questions.desk import SLUG, QuestionDesk, UnknownQuestion
 from openclaw.runs.history import find_message, load_history
 from openclaw.runs.session_change import NotResumable, earlier_sessions, resume_session, set_entry_fields, start_over
 from openclaw.runs.why import explain_message, explain_rejected
 from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.storage.message_ledger import AbortReason
+from openclaw.storage.questions import Question
 from openclaw.text import age, counted, shortened
-from openclaw.tools.exec.approvals import ApprovalDecision, UnknownApproval
+from openclaw.tools.exec.approvals import ApprovalDecision
 from openclaw.tools.exec.binding import fenced
 
 _SEND_STORED = {"on": "allow", "off": "deny", "inherit": None}
@@ -265,16 +268,19 @@ def _shown(path: str, whole: Any) -> str:
     return f"⚙️ {path or 'Configuration'}:\n{text}"
 
 
-APPROVE_USAGE = "⚙️ Usage: /approve <id> allow-once|allow-always|deny"
+APPROVE_USAGE = "⚙️ Usage: /approve [id] allow-once|allow-always|deny"
+ANSWER_USAGE = "⚙️ Usage: /answer [id] <the number of an option, or a text>"
 _DECISIONS: dict[str, ApprovalDecision] = {
     "allow-once": "allow-once",
     "allowonce": "allow-once",
     "allow": "allow-once",
     "once": "allow-once",
+    "yes": "allow-once",
     "allow-always": "allow-always",
     "allowalways": "allow-always",
     "always": "allow-always",
     "deny": "deny",
+    "no": "deny",
     "reject": "deny",
     "block": "deny",
 }
@@ -285,20 +291,98 @@ async def approve(context: CommandContext, facts: Facts, args: str) -> str:
     if read is None:
         return APPROVE_USAGE
     ref, decision = read
-    by = facts.sender_name or f"{facts.channel}:{facts.sender_ids[0] if facts.sender_ids else 'owner'}"
+    desk = context.runtime.tools.questions
     try:
-        approval = context.runtime.tools.approvals.resolve(ref, decision, by)
-    except UnknownApproval as unknown:
-        return f'❌ "{ref}": {unknown}.{unknown.perhaps}'
-    outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[decision]
-    if decision == "allow-always" and approval.request.once_only:
-        outcome = f"allowed once, and not for good: {approval.request.once_only}"
-    return f"✅ Exec approval {approval.slug}: {outcome}. Command:\n{fenced(approval.request.command)}"
+        question = await _question_meant(desk, facts, ref)
+        if not question.is_approval:
+            return f"❌ Question {question.id[:SLUG]} is no approval. Answer it with /answer."
+        question = await desk.answer(question.id, decision, answerer(facts))
+    except UnknownQuestion as unknown:
+        return f'❌ "{ref}": {unknown}.'
+    return answered_text(question)
+
+
+async def answer(context: CommandContext, facts: Facts, args: str) -> str:
+    ref, _, text = args.strip().partition(" ")
+    desk = context.runtime.tools.questions
+    if not ref:
+        return ANSWER_USAGE
+    try:
+        try:
+            question = await _question_meant(desk, facts, ref if text else "")
+        except UnknownQuestion:
+            if len(open_here := desk.open_questions(facts.session.key)) != 1:
+                raise
+            question, text = open_here[0], args  # The text of an answer, and no id.
+        if not may_answer(question, facts.rights, facts.sender_ids):
+            return "❌ That question is for somebody else."
+        question = await desk.answer(question.id, text.strip() or ref, answerer(facts))
+    except (UnknownQuestion, InvalidAnswer) as problem:
+        return f"❌ {problem}."
+    return answered_text(question)
+
+
+async def answer_in_words(context: CommandContext, facts: Facts, text: str) -> str | None:
+    """Answer the one open question of the session if the message is an answer to it. None: it is not.
+
+    In a group it counts only if it is addressed to the agent, because people say yes to each other there too.
+    """
+    open_here = context.runtime.tools.questions.open_questions(facts.session.key)
+    if len(open_here) != 1 or (facts.group and not facts.mentioned):
+        return None
+    question = open_here[0]
+    if facts.group:
+        text = strip_mentions(text, facts.listening.mentions, facts.listening.channel)
+    if not may_answer(question, facts.rights, facts.sender_ids):
+        return None
+    value = answer_in_chat(question, text)
+    if value is None:
+        return None
+    try:
+        return answered_text(await context.runtime.tools.questions.answer(question.id, value, answerer(facts)))
+    except UnknownQuestion:
+        return None  # It ended a moment ago, so the message is one like any other.
+
+
+async def _question_meant(desk: QuestionDesk, facts: Facts, ref: str) -> Question:
+    """Return the open question that a reference names. Without one, it is the only open one of the session."""
+    if ref:
+        return await desk.find(ref)
+    open_here = desk.open_questions(facts.session.key)
+    if len(open_here) != 1:
+        raise UnknownQuestion(
+            f"{len(open_here)} questions are open in this chat; name one by its id"
+            if open_here
+            else "no question is open in this chat"
+        )
+    return open_here[0]
+
+
+def answerer(facts: Facts) -> str:
+    """Name who answers."""
+    return facts.sender_name or f"{facts.channel}:{facts.sender_ids[0] if facts.sender_ids else 'owner'}"
+
+
+def answered_text(question: Question) -> str:
+    """Confirm an answer."""
+    if not question.is_approval:
+        label = next((one.label for one in question.options if one.value == question.answer), question.answer)
+        return f"✅ Answered: {label}"
+    outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[
+        question.answer or "deny"
+    ]
+    once_only = question.details.get("onceOnly")
+    if question.answer == "allow-always" and once_only:
+        outcome = f"allowed once, and not for good: {once_only}"
+    command = fenced(str(question.details.get("command", "")))
+    return f"✅ Exec approval {question.id[:SLUG]}: {outcome}. Command:\n{command}"
 
 
 def read_answer(args: str) -> tuple[str, ApprovalDecision] | None:
-    """Return the id and the decision. They may be written in either order."""
+    """Return the id and the decision. They may be written in either order, and the id may be missing."""
     words = args.split()
+    if len(words) == 1 and (decision := _DECISIONS.get(words[0].lower())):
+        return "", decision
     if len(words) != 2:
         return None
     for ref, word in (words, reversed(words)):

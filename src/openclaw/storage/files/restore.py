@@ -328,6 +328,9 @@ async def settle(state: str) -> Settled:
             job.ended_at = clock.now_ms()
             job.state["problem"] = "it was under way when the backup was made that was restored"
             await ledger.job_put(job)
+        for question in await ledger.questions(is_open=True, limit=_MOST):
+            now = clock.now_ms()
+            await ledger.question_end(msgspec.structs.replace(question, state="withdrawn", ended_at=now))
         return Settled(len(rows), len(parts), len(jobs))
     finally:
         await ledger.close()

@@ -1,48 +1,40 @@
-"""Approvals of commands by a person: the open requests, their journal, and the rules that people set for good.
+"""Approvals of commands by a person: how one is asked for, and the rules that people set for good.
 
-- ``Approvals`` holds the open requests. Each is asked once, and answered once or expired.
-- ``ApprovalJournal`` (``exec-pending.json``) keeps them on disk, so that a restart can tell what became of them.
-- ``ApprovalRules`` (``exec-approvals.json``) holds what people allowed for good, and how strict this machine is.
+An approval is a kind of question (``questions/desk.py``). ``ApprovalRules`` (``exec-approvals.json``) holds what people
+allowed for good, and how strict this machine is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from openclaw.clock import Clock, wait_within
+from openclaw.clock import Clock
+from openclaw.questions.answers import approval_options
+from openclaw.questions.desk import QuestionDesk
 from openclaw.storage.documents import DocumentStore, SharedDocument
+from openclaw.storage.questions import Question
+from openclaw.text import shortened
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule
-from openclaw.tools.exec.binding import MAX_SHOWN, BoundFile, shown_command, visible
+from openclaw.tools.exec.binding import MAX_SHOWN, BoundFile, fenced, shown_command, visible
 from openclaw.tools.exec.settings import Ask, Fallback, HostRules, Security
 
 log = logging.getLogger("openclaw.tools.exec.approvals")
 
 ApprovalDecision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
-JOURNAL_FILE = "exec-pending.json"
-JOURNALS = "exec-pending/"
-"""The beginning of the names of the journals, where several nodes share the documents."""
 RULES_FILE = "exec-approvals.json"
 TIMEOUT_MS = 120_000
-MAX_TIMEOUT_MS = 24 * 3_600_000
-MAX_PENDING = 64
-MAX_LOST = 64
-"""How many requests from before a restart are remembered, to answer people who decide too late."""
 MAX_RULES_BYTES = 1 << 20
 MAX_PATTERNS = 2000
-SLUG = 8
-"""The first characters of an id, which people use to name an approval."""
-KEPT_COMMAND = 2000
+SHOWN_COMMAND = 300
+"""The characters of the command in a result that says that it was not run."""
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
-LOST = "the Gateway was restarted while it waited. Have the command asked for again"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -77,282 +69,117 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         return msgspec.structs.replace(self, **texts, env=env or None)
 
 
-class Approval:
-    """One request, from asking to its end."""
-
-    def __init__(self, id: str, request: ApprovalRequest, now_ms: int, timeout_ms: int, run_id: str) -> None:
-        self.id = id
-        self.request = request
-        self.created_at_ms = now_ms
-        self.expires_at_ms = now_ms + timeout_ms
-        self.run_id = run_id
-        """The run that asked. Empty if another program asked."""
-        self.decision: ApprovalDecision | None = None
-        self.withdrawn = False
-        """True if the session was stopped, so that nobody waits for an answer."""
-        self.ended = asyncio.Event()
-
-    @property
-    def slug(self) -> str:
-        return self.id[:SLUG]
-
-    @property
-    def choices(self) -> str:
-        return "allow-once or deny" if self.request.once_only else "allow-once, allow-always or deny"
-
-    async def wait(self) -> ApprovalDecision | None:
-        """Returns the decision, or None if nobody decided in time."""
-        await self.ended.wait()
-        return self.decision
-
-
-class UnknownApproval(Exception):
-    """No open request has this id, or several ids begin with it."""
-
-    perhaps = " It may have been answered already, or its time was up."
-    """A sentence for people, to put after the message."""
+def approval_question(
+    request: ApprovalRequest,
+    *,
+    kind: Literal["command", "tool"] = "command",
+    id: str = "",
+    timeout_ms: int = TIMEOUT_MS,
+    run_id: str = "",
+    call_id: str = "",
+    fingerprint: str = "",
+) -> Question:
+    """Make the question whether something may run. Raises ``ValueError`` if it cannot be shown or the id is invalid."""
+    request = request.visible()
+    if id and not _ID.fullmatch(id):
+        raise ValueError("approval id: use up to 128 letters, digits and . _ : -")
+    return Question(
+        id=id,
+        kind=kind,
+        text=_question_text(request, kind),
+        options=approval_options(once_only=request.once_only is not None),
+        details={name: value for name, value in msgspec.to_builtins(request).items() if value is not None},
+        fingerprint=fingerprint,
+        agent_id=request.agent_id or "",
+        session_key=request.session_key or "",
+        run_id=run_id,
+        call_id=call_id,
+        created_at=0,
+        expires_at=timeout_ms,
+    )
 
 
-class LostApproval(UnknownApproval):
-    """The request was open when the Gateway stopped."""
-
-    perhaps = ""
-
-
-class Approvals:
-    """The open requests of one Gateway. The ``on_...`` callbacks are set where the Gateway is assembled."""
-
-    def __init__(self, clock: Clock, journal: ApprovalJournal | None = None) -> None:
-        self._clock = clock
-        self.journal = journal
-        """Keeps requests on disk. None if they are not kept."""
-        self._open: dict[str, Approval] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.on_requested: Callable[[Approval], None] = lambda approval: None
-        self.on_decided: Callable[[Approval, str | None], None] = lambda approval, by: None
-        self.on_expired: Callable[[Approval], None] = lambda approval: None
-
-    def ask(
-        self, request: ApprovalRequest, *, id: str | None = None, timeout_ms: int = TIMEOUT_MS, run_id: str = ""
-    ) -> Approval:
-        """Opens a request. Raises ``ValueError`` if it cannot be shown, the id is taken, or too many are open."""
-        request = request.visible()
-        if id is not None and not _ID.fullmatch(id):
-            raise ValueError("approval id: use up to 128 letters, digits and . _ : -")
-        if id is not None and id in self._open:
-            raise ValueError("approval id already pending")
-        if len(self._open) >= MAX_PENDING:
-            raise ValueError(f"{MAX_PENDING} approvals are pending already; decide some of them first")
-        timeout = max(1, min(timeout_ms, MAX_TIMEOUT_MS))
-        approval = Approval(id or str(uuid.uuid4()), request, self._clock.now_ms(), timeout, run_id)
-        self._open[approval.id] = approval
-        self.spawn(self._expire(approval, timeout / 1000))
-        self.on_requested(approval)
-        return approval
-
-    def find(self, ref: str) -> Approval:
-        """Finds a request by its id or the beginning of it. Raises ``UnknownApproval`` unless exactly one matches."""
-        ref = ref.strip()
-        if ref in self._open:
-            return self._open[ref]
-        matches = [approval for id, approval in self._open.items() if len(ref) >= 4 and id.startswith(ref.lower())]
-        if len(matches) > 1:
-            raise UnknownApproval(
-                f"ambiguous approval id: {len(matches)} pending ones begin with {ref}; write more of it"
-            )
-        if matches:
-            return matches[0]
-        if self.journal is not None and self.journal.is_lost(ref.lower()):
-            raise LostApproval(f"approval {ref[:SLUG]} is no longer open: {LOST}")
-        raise UnknownApproval("unknown approval id")
-
-    async def keep(self, approval: Approval, state: Literal["asked", "running"] = "asked") -> None:
-        """Writes the request to the journal. From then on, a restart tells the session what became of it."""
-        if self.journal is not None:
-            command = approval.request.command[:KEPT_COMMAND]
-            pending = PendingApproval(id=approval.id, command=command, run_id=approval.run_id, state=state)
-            await _written(self.journal.note(pending))
-
-    async def settled(self, approval: Approval) -> None:
-        """Removes the request from the journal, because the asker knows the outcome."""
-        if self.journal is not None:
-            await _written(self.journal.forget(approval.id))
-
-    def resolve(self, ref: str, decision: ApprovalDecision, by: str | None = None) -> Approval:
-        approval = self.find(ref)
-        approval.decision = decision
-        self._close(approval)
-        self.on_decided(approval, by)
-        return approval
-
-    def pending(self) -> list[Approval]:
-        return list(self._open.values())
-
-    def withdraw(self, session_key: str) -> None:
-        """Closes the open requests of a session that was stopped."""
-        for approval in self.pending():
-            if approval.request.session_key == session_key and approval.run_id:
-                approval.withdrawn = True
-                self._close(approval)
-                self.on_expired(approval)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work in the background until it ends or ``close`` is called. A failure is logged."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    async def close(self) -> None:
-        for task in [*self._tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("what follows an approval failed", exc_info=error)
-
-    async def _expire(self, approval: Approval, seconds: float) -> None:
-        if not await wait_within(approval.ended, seconds, self._clock):
-            self._close(approval)
-            self.on_expired(approval)
-
-    def _close(self, approval: Approval) -> None:
-        self._open.pop(approval.id, None)
-        approval.ended.set()
+def _question_text(request: ApprovalRequest, kind: Literal["command", "tool"]) -> str:
+    """The whole question. Long ones go out in several messages."""
+    lines = [f"🔒 May I {'run this command' if kind == 'command' else 'call this tool'}?", "", fenced(request.command)]
+    if request.node:
+        lines += ["", "On the node:", fenced(request.node)]
+    if request.cwd:
+        lines += ["", "In:", fenced(request.cwd)]
+    if request.env:
+        lines += ["", "It sets:", fenced("\n".join(f"{name}={value}" for name, value in request.env.items()))]
+    if request.once_only:
+        lines += ["", "It cannot be allowed for good:", fenced(request.once_only)]
+    return "\n".join(lines)
 
 
-async def _written(change: Awaitable[None]) -> None:
-    try:
-        await change
-    except OSError as error:  # The request itself does not depend on the journal.
-        log.warning("a restart would not know what became of a question: %s", error)
+def request_of(question: Question) -> ApprovalRequest:
+    return msgspec.convert(question.details, ApprovalRequest)
 
 
-async def ask_person(
-    approvals: Approvals,
+def decision_of(question: Question) -> ApprovalDecision | None:
+    """Return what a person decided, or None if nobody did."""
+    decisions: dict[str | None, ApprovalDecision] = {name: name for name in get_args(ApprovalDecision)}
+    return decisions.get(question.answer) if question.state == "answered" else None
+
+
+async def ask_approval(
+    desk: QuestionDesk,
     tool: str,
     request: ApprovalRequest,
     context: ToolContext,
-    act: Callable[[Approval, ApprovalDecision | None], Awaitable[None]],
-) -> Approval:
-    """Puts the question, keeps it on disk and returns at once: an answer may take minutes.
+    *,
+    kind: Literal["command", "tool"] = "command",
+    fingerprint: str = "",
+) -> Question:
+    """Ask a person and return the question once it has ended. The run waits without holding a slot.
 
-    ``act`` is called in the background with the answer, or with None if nobody answers in time. If it fails, the
-    session is notified. It is not called if the session is stopped. If the Gateway stops meanwhile, the request stays
-    in the journal and the next start tells the session. Raises ``ToolError`` when the question cannot be put.
+    A call that resumes after a restart waits for the question that it had asked. Raises ``ToolError`` if the question
+    cannot be asked, or if the call is no longer what the question was about.
     """
-    try:
-        approval = approvals.ask(request, run_id=context.run_id)
-    except ValueError as problem:
-        raise ToolError(f"{tool} needs an approval, which cannot be asked for now: {problem}") from None
-    await approvals.keep(approval)
-
-    async def follow() -> None:
-        decision = await approval.wait()
+    question = await desk.of_call(context.run_id, context.call_id) if context.resumed else None
+    if question is None:
         try:
-            if not approval.withdrawn:
-                await act(approval, decision)
-        except Exception as error:
-            log.exception("what follows the answer to %s failed", approval.slug)
-            context.announce(
-                f"{tool} failed after the answer (id {approval.slug}): {str(error) or type(error).__name__}"
+            question = await desk.ask(
+                approval_question(
+                    request, kind=kind, run_id=context.run_id, call_id=context.call_id, fingerprint=fingerprint
+                )
             )
-        await approvals.settled(approval)
-
-    approvals.spawn(follow())
-    return approval
-
-
-def pending_result(approval: Approval, warning: str = "") -> ToolResult:
-    """What the model reads while a person is asked."""
-    once_only = approval.request.once_only
-    text = (
-        f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
-        "when the command has ended. Do not run it again meanwhile. The person can answer with "
-        f"/approve {approval.slug} {approval.choices}."
-        + (f" It cannot be allowed for good: {once_only}." if once_only else "")
-    )
-    details = {
-        "status": "approval-pending",
-        "approvalId": approval.id,
-        "approvalSlug": approval.slug,
-        "expiresAtMs": approval.expires_at_ms,
-        "host": approval.request.host,
-        "command": approval.request.command,
-        "cwd": approval.request.cwd,
-    }
-    return text_result(text, details)
+        except ValueError as problem:
+            raise ToolError(f"{tool} needs an approval, which cannot be asked for now: {problem}") from None
+    elif question.fingerprint != fingerprint:
+        await desk.withdraw([question])
+        raise ToolError(
+            f"{tool} was not run (id {question.id}): it is not what it was when a person was asked. Call it again "
+            "if it is still needed"
+        )
+    return await context.wait_for_person(desk, question)
 
 
-class PendingApproval(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    id: str
-    command: str
-    run_id: str = ""
-    """The run that asked. Empty if another program asked."""
-    state: Literal["asked", "running", "lost"] = "asked"
-    """``running``: the command was approved and started. ``lost``: the Gateway stopped meanwhile."""
+def fingerprint_of(*parts: Any) -> str:
+    """Identify what a question is about, so that an answer counts for nothing else after a restart."""
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-class ApprovalJournal:
-    """The open requests on disk. Each Gateway has a document of its own, since nobody else changes its requests."""
-
-    def __init__(self, documents: DocumentStore, node: str = "") -> None:
-        """``node`` is the id of this Gateway among several that share the documents."""
-        self._documents = documents
-        self._name = journal_name(node)
-        self._kept = _journal(documents, self._name)
-        self.left_over: list[PendingApproval] = []
-        """Requests that were open at a stop and whose session has not been told yet."""
-
-    async def load(self) -> None:
-        """Reads what this Gateway left at its last stop. Call it before the first request."""
-        self.left_over += [approval for approval in (await self._kept.current()).values() if approval.state != "lost"]
-
-    async def inherit(self, node: str) -> None:
-        """Takes over what a Gateway left that has died. Exactly one of the others does so."""
-        name = journal_name(node)
-        if name == self._name:
-            return
-        inherited = (await _journal(self._documents, name).current()).values()
-        if inherited:
-            await self._kept.change(lambda journal: journal.update({approval.id: approval for approval in inherited}))
-            self.left_over += [approval for approval in inherited if approval.state != "lost"]
-        await self._documents.remove(name)
-
-    async def note(self, pending: PendingApproval) -> None:
-        def put(journal: dict[str, PendingApproval]) -> None:
-            journal[pending.id] = pending
-            lost = [id for id, entry in journal.items() if entry.state == "lost"]
-            for id in lost[:-MAX_LOST]:
-                del journal[id]
-
-        await self._kept.change(put)
-
-    async def forget(self, id: str) -> None:
-        await self._kept.change(lambda journal: journal.pop(id, None))
-
-    def is_lost(self, ref: str) -> bool:
-        """Whether an id, or the beginning of one, names a request that a restart closed."""
-        journal = self._kept.value
-        named = (approval for id, approval in journal.items() if id == ref or (len(ref) >= 4 and id.startswith(ref)))
-        return any(approval.state == "lost" or approval in self.left_over for approval in named)
+def refusal_reason(question: Question) -> str | None:
+    """The code of the reason why an ended question allows nothing, or None if a person allowed it."""
+    match question.state, decision_of(question):
+        case "answered", "deny" | None:
+            return "user-denied"
+        case "answered", _:
+            return None
+        case "expired", _:
+            return "approval-timeout"
+        case _:
+            return "withdrawn"
 
 
-def journal_name(node: str) -> str:
-    return f"{JOURNALS}{node}.json" if node else JOURNAL_FILE
-
-
-def _journal(documents: DocumentStore, name: str) -> SharedDocument[dict[str, PendingApproval]]:
-    return SharedDocument(
-        documents,
-        name,
-        dict,
-        lambda data: {approval.id: approval for approval in msgspec.json.decode(data, type=list[PendingApproval])},
-        lambda journal: msgspec.json.encode(list(journal.values())),
-        damaged="drop",
-        consequence="questions that were open are not told as closed",
-    )
+def refused_result(question: Question, reason: str, tool: str = "Exec") -> ToolResult:
+    """The result of a call that a person denied, or that nobody allowed in time."""
+    shown = shortened(" ".join(str(question.details.get("command", "")).split()), SHOWN_COMMAND)
+    status = "denied" if question.state == "answered" else question.state
+    details = {"status": status, "questionId": question.id, "reason": reason}
+    return text_result(f"{tool} denied (gateway id={question.id}, {reason}): {shown}", details)
 
 
 class Pattern(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):

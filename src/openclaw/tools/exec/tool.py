@@ -1,7 +1,7 @@
 """The ``exec`` tool: checks whether a command may run, asks a person if needed, and runs it, perhaps in the background.
 
-``ExecTool.run`` is the whole way: the command is made ready, checked against the policy, and then either started or put
-before a person. What follows a person's answer runs in the background.
+``ExecTool.run`` is the whole way: the command is made ready, checked against the policy, put before a person if needed,
+and started.
 
 ``NodeExec`` does the same for commands on nodes: those of ``exec`` with the host ``node``, and of ``nodes run``. The
 node decides by its own rules whether a command may run there. If they want a person to be asked, the Gateway asks and
@@ -22,19 +22,22 @@ import msgspec
 
 from openclaw.clock import Clock, wait_within
 from openclaw.path_opener import PathRefused
+from openclaw.questions.desk import QuestionDesk
+from openclaw.storage.questions import Question
 from openclaw.text import clipped, shortened
 from openclaw.tools.arguments import RecordTool, required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import AllowRule, RefusedCommand, evaluate, parse, rule_for
 from openclaw.tools.exec.approvals import (
-    Approval,
     ApprovalDecision,
     ApprovalRequest,
     ApprovalRules,
-    Approvals,
     BadRules,
-    ask_person,
-    pending_result,
+    ask_approval,
+    decision_of,
+    fingerprint_of,
+    refusal_reason,
+    refused_result,
 )
 from openclaw.tools.exec.binding import Binding, bind, bind_text
 from openclaw.tools.exec.settings import (
@@ -90,15 +93,14 @@ class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Why the allowlist refuses the command, or None if it allows it."""
     fallback: Fallback
 
-    def refusal_after(self, decision: ApprovalDecision | None) -> str | None:
-        """The code of the reason why the command does not run after this decision, or None if it runs."""
-        if decision == "deny":
-            return "user-denied"
-        if decision is not None or self.fallback == "full":
+    def refusal_after(self, question: Question) -> str | None:
+        """The code of the reason why the command does not run after this question, or None if it runs."""
+        reason = refusal_reason(question)
+        if question.state != "expired" or self.fallback == "deny":
+            return reason
+        if self.fallback == "full":
             return None
-        if self.fallback == "allowlist":
-            return None if self.refused is None else "approval-timeout (allowlist-miss)"
-        return "approval-timeout"
+        return None if self.refused is None else "approval-timeout (allowlist-miss)"
 
 
 class ExecTool(RecordTool[ExecArguments]):
@@ -114,12 +116,12 @@ class ExecTool(RecordTool[ExecArguments]):
         settings: ExecSettings,
         processes: ProcessRegistry,
         rules: ApprovalRules | None = None,
-        approvals: Approvals | None = None,
+        questions: QuestionDesk | None = None,
         sandbox: Boundary | None = None,
         nodes: NodeCalls | None = None,
         outputs: OutputStore | None = None,
     ) -> None:
-        """Without ``approvals`` nobody can be asked, so a command that needs an approval is refused.
+        """Without ``questions`` nobody can be asked, so a command that needs an approval is refused.
 
         With a ``sandbox``, every command runs in it, unless it is elevated. Without ``nodes`` there are none. Without
         ``outputs`` the model gets the beginning and the end of a long output, and no file with all of it.
@@ -129,10 +131,10 @@ class ExecTool(RecordTool[ExecArguments]):
         self._settings = settings
         self._processes = processes
         self._rules = rules
-        self._approvals = approvals
+        self._questions = questions
         self._sandbox = sandbox
         self._clock = processes.clock
-        self._on_nodes = None if nodes is None else NodeExec(nodes, approvals, self._clock, settings)
+        self._on_nodes = None if nodes is None else NodeExec(nodes, questions, self._clock, settings)
 
     async def execute(self, arguments: ExecArguments, context: ToolContext) -> ToolResult:
         text = required_text(arguments.command, "command")
@@ -153,7 +155,11 @@ class ExecTool(RecordTool[ExecArguments]):
         command, warning = await self._wanted(arguments, sets, policy, context)
         checked = await check_command(command, sets, policy, rules, self._settings, context.workspace)
         if isinstance(checked, NeedsApproval):
-            return await self._ask(checked, context, warning)
+            approved = await self._approved(checked, context)
+            if isinstance(approved, ToolResult):
+                return approved
+            checked, note = approved
+            warning += note
         session, complaint = await self._start(checked, context.process_scope)
         warning += complaint
         try:
@@ -226,9 +232,10 @@ class ExecTool(RecordTool[ExecArguments]):
         )
         return command, warning
 
-    async def _ask(self, pending: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
-        command, policy, approvals = pending.command, pending.policy, self._approvals
-        if approvals is None:
+    async def _approved(self, pending: NeedsApproval, context: ToolContext) -> tuple[ShellCommand, str] | ToolResult:
+        """Ask a person. Returns the command, which begins once, and a warning; or the result of a refusal."""
+        command, policy, questions = pending.command, pending.policy, self._questions
+        if questions is None:
             why = f": {pending.refused}" if pending.refused else ""
             raise ToolError(f"exec needs an approval (ask={policy.ask}), but nobody can be asked here{why}")
         request = ApprovalRequest(
@@ -243,46 +250,20 @@ class ExecTool(RecordTool[ExecArguments]):
             env=dict(pending.sets) or None,
             once_only=pending.rule if isinstance(pending.rule, str) else None,
         )
-
-        async def act(approval: Approval, decision: ApprovalDecision | None) -> None:
-            await self._act_on(decision, approval, pending, approvals, context)
-
-        return pending_result(await ask_person(approvals, "exec", request, context, act), warning)
-
-    async def _act_on(
-        self,
-        decision: ApprovalDecision | None,
-        approval: Approval,
-        pending: NeedsApproval,
-        approvals: Approvals,
-        context: ToolContext,
-    ) -> None:
-        """A refusal is noted for the session's next turn; the end of the command begins a turn."""
-        shown = clipped(" ".join(approval.request.command.split()), COMMAND_CHARS)
-        if reason := pending.refusal_after(decision):
-            context.note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
-            return
-        if decision == "allow-always" and self._rules is not None and isinstance(pending.rule, AllowRule):
+        fingerprint = fingerprint_of(command.text, command.cwd, command.binding, dict(pending.sets), policy)
+        question = await ask_approval(questions, "exec", request, context, fingerprint=fingerprint)
+        if reason := pending.refusal_after(question):
+            return refused_result(question, reason)
+        warning = ""
+        if decision_of(question) == "allow-always" and self._rules is not None and isinstance(pending.rule, AllowRule):
             try:
-                await self._rules.allow_always(context.agent_id, pending.rule, approval.request.command)
+                await self._rules.allow_always(context.agent_id, pending.rule, command.text)
             except (BadRules, OSError) as problem:
-                context.note(f"Exec allowed once, and not for good (gateway id={approval.id}): {problem}")
-        # Written before the command begins, so that a restart reports it as interrupted and not as never run.
-        await approvals.keep(approval, "running")
-        try:
-            session, _ = await self._start(pending.command, context.process_scope)
-        except ToolError as failed:
-            context.note(f"Exec denied (gateway id={approval.id}, spawn-failed: {failed}): {shown}")
-            return
-        self._processes.move_to_background(session, None)
-        seconds = self._settings.approval_running_notice_ms / 1000
-        if seconds and not await wait_within(session.ended, seconds, self._clock):
-            context.note(f"Exec running (gateway id={approval.id}, session={session.id}, >{seconds:g}s): {shown}")
-        await session.ended.wait()
-        how = "timeout" if session.timed_out else session.how_it_ended()
-        text = f"Exec finished (gateway id={approval.id}, session={session.id}, {how})"
-        output = (await asyncio.to_thread(session.output.tail, OUTCOME_CHARS)).strip()
-        context.announce(f"{text}\n{output}" if output else text)
+                warning = f"Exec allowed once, and not for good (gateway id={question.id}): {problem}\n\n"
+        # Noted before the command begins, so that no restart begins it again.
+        if not await questions.begin_once(question):
+            raise ToolError(f"the command of question {question.id} has begun before and is not repeated")
+        return command, warning
 
     async def _start(self, command: ShellCommand, scope: str) -> tuple[ProcessSession, str]:
         """Starts the command, without a terminal if none is available; then the second value is a warning."""
@@ -534,14 +515,13 @@ class NodeOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeExec:
-    """Runs commands on nodes. ``approvals`` None: nobody can be asked."""
+    """Runs commands on nodes. ``questions`` None: nobody can be asked."""
 
-    def __init__(self, nodes: NodeCalls, approvals: Approvals | None, clock: Clock, settings: ExecSettings) -> None:
+    def __init__(self, nodes: NodeCalls, questions: QuestionDesk | None, clock: Clock, settings: ExecSettings) -> None:
         self._nodes = nodes
-        self._approvals = approvals
+        self._questions = questions
         self._clock = clock
         self._max_chars = settings.max_output_chars
-        self._notice_s = settings.approval_running_notice_ms / 1000
         self._background: set[asyncio.Task[None]] = set()
 
     def choose(self, bound: str | None, requested: str | None) -> NodeFacts:
@@ -561,23 +541,29 @@ class NodeExec:
         return node
 
     async def run(self, command: NodeCommand, window_s: float | None, context: ToolContext) -> ToolResult:
-        """Runs the command, or asks first. ``window_s`` is how long the call waits; None means until it ends."""
-        if command.policy.ask == "always":
-            return await self._ask(command, context)
-        task = asyncio.create_task(self._carry_out(command, context, None))
-        try:
-            await self._within(task, window_s)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if not task.done():
-            return self._in_background(task, command, context)
-        try:
-            return _result(task.result(), command)
-        except NodeFailed as failed:
-            if failed.wants_approval:
-                return await self._ask(command, context, failed.once_only)
-            raise ToolError(failure_text(failed, command)) from None
+        """Runs the command, after asking if needed. ``window_s`` is how long the call waits; None means to its end."""
+        decision: ApprovalDecision | None = None
+        needs_approval, once_only = command.policy.ask == "always", None
+        while True:
+            if needs_approval:
+                approved = await self._approved(command, context, once_only)
+                if isinstance(approved, ToolResult):
+                    return approved
+                decision = approved
+            task = asyncio.create_task(self._carry_out(command, context, decision))
+            try:
+                await self._within(task, window_s)
+            except asyncio.CancelledError:
+                task.cancel()
+                raise
+            if not task.done():
+                return self._in_background(task, command, context)
+            try:
+                return _result(task.result(), command)
+            except NodeFailed as failed:
+                if not failed.wants_approval or decision is not None:
+                    raise ToolError(failure_text(failed, command)) from None
+                needs_approval, once_only = True, failed.once_only
 
     async def _carry_out(
         self, command: NodeCommand, context: ToolContext, decision: ApprovalDecision | None
@@ -644,9 +630,12 @@ class NodeExec:
         )
         return text_result(text, {"status": "running", **_facts(command)})
 
-    async def _ask(self, command: NodeCommand, context: ToolContext, once_only: str | None = None) -> ToolResult:
-        approvals = self._approvals
-        if approvals is None:
+    async def _approved(
+        self, command: NodeCommand, context: ToolContext, once_only: str | None = None
+    ) -> ApprovalDecision | ToolResult:
+        """Ask a person. Returns the decision that allows the command, or the result of a refusal."""
+        questions = self._questions
+        if questions is None:
             raise ToolError("exec needs an approval, but nobody can be asked here")
         request = ApprovalRequest(
             command=command.text,
@@ -660,39 +649,14 @@ class NodeExec:
             env=dict(command.sets) or None,
             once_only=once_only,
         )
-
-        async def act(approval: Approval, decision: ApprovalDecision | None) -> None:
-            await self._act_on(decision, approval, command, approvals, context)
-
-        return pending_result(await ask_person(approvals, "exec", request, context, act))
-
-    async def _act_on(
-        self,
-        decision: ApprovalDecision | None,
-        approval: Approval,
-        command: NodeCommand,
-        approvals: Approvals,
-        context: ToolContext,
-    ) -> None:
-        shown = clipped(" ".join(approval.request.command.split()), COMMAND_CHARS)
-        named = f"node={shortened(command.node.name)}, id={approval.id}"
+        fingerprint = fingerprint_of(command.node.node_id, command.text, command.cwd, dict(command.sets))
+        question = await ask_approval(questions, "exec", request, context, fingerprint=fingerprint)
+        decision = decision_of(question)
         if decision is None or decision == "deny":
-            why = "user-denied" if decision else "approval-timeout"
-            context.note(f"Exec denied ({named}, {why}): {shown}")
-            return
-        await approvals.keep(approval, "running")
-        task = asyncio.create_task(self._carry_out(command, context, decision))
-        try:
-            await self._within(task, self._notice_s or None)
-            if not task.done():
-                context.note(f"Exec running ({named}, >{self._notice_s:g}s): {shown}")
-            outcome = await task
-        except NodeFailed as failed:
-            context.note(f"Exec denied ({named}): {failure_text(failed, command)}: {shown}")
-            return
-        finally:
-            task.cancel()
-        context.announce(_finished(command, approval.id, outcome))
+            return refused_result(question, refusal_reason(question) or "user-denied")
+        if not await questions.begin_once(question):
+            raise ToolError(f"the command of question {question.id} has begun before and is not repeated")
+        return decision
 
 
 def failure_text(failed: NodeFailed, command: NodeCommand) -> str:
