@@ -46,7 +46,9 @@ PAIRING = names("""
     device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename pairing.list
     pairing.approve device.pair.remove
 """)
-APPROVALS = ["exec.approval.request", "exec.approval.resolve", "exec.approval.list"]
+APPROVALS = [
+    *("exec.approval.request", "exec.approval.resolve", "exec.approval.list", "question.list", "question.answer"),
+]
 NODE = ["node.invoke.result", "node.event", "skills.bins"]
 
 

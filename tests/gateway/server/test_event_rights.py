@@ -25,7 +25,9 @@ EVERYONE = {"connect.challenge", "tick", "shutdown"}
 FOR_NODES = {"node.invoke.request", "node.invoke.cancel"}
 FOR_SCOPE = {
     "operator.pairing": {"device.pair.requested", "device.pair.resolved", "node.pair.requested", "node.pair.resolved"},
-    "operator.approvals": {"exec.approval.requested", "exec.approval.resolved"},
+    "operator.approvals": {
+        *("exec.approval.requested", "exec.approval.resolved", "question.opened", "question.closed"),
+    },
     "operator.read": {
         *("agent", "chat", "presence", "health", "heartbeat", "cron", "talk.mode", "voicewake.changed"),
     },

@@ -75,6 +75,7 @@ RULES: dict[str, Rule] = {
     "send off": Rule(method="sessions.patch", owner=True),
     "activation always": Rule(method="sessions.patch", owner=True),
     "approve 1 deny": Rule(method="exec.approval.resolve", owner=True),
+    "answer 1 yes": Rule(method="chat.send"),
     "config show": Rule(method="config.get", owner=True),
     "config set ui.seamColor=red": Rule(method="config.set", owner=True),
     "config unset ui": Rule(method="config.set", owner=True),
