@@ -17,10 +17,10 @@ SEVERITIES: tuple[Severity, ...] = ("critical", "warn", "info", "ok")
 
 class Finding(msgspec.Struct, frozen=True):
     code: str
-    """What was checked, such as ``disk`` or ``fs.config.symlink``. Programs branch on it."""
+    """The check, such as ``disk`` or ``fs.config.symlink``. Programs branch on it."""
     severity: Severity
     text: str
-    """What was observed, and where."""
+    """The observation, and where it was made."""
     fix: str = ""
     """What a person can do about it. Empty if nothing needs to be done."""
     title: str = ""

@@ -104,7 +104,7 @@ async def test_a_full_disk_and_a_damaged_held_message_do_not_keep_the_gateway_fr
             assert told["message"]["state"] == "failed"
         sent = [call["message"] for call in signal.of("send")]
         assert "first" in sent
-        (notice,) = [text for text in sent if "could not be taken in" in text]
+        (notice,) = [text for text in sent if "could not be accepted" in text]
         assert "Send it again" in notice
     assert len(models.requests) == 1
 
@@ -128,7 +128,7 @@ async def test_a_held_message_that_kills_every_start_is_given_up_in_the_end(
         with contextlib.suppress(TimeoutError):
             await signal.until(lambda: bool(signal.of("send")), 3)
             break
-    assert "could not be taken in" in signal.of("send")[0]["message"]
+    assert "could not be accepted" in signal.of("send")[0]["message"]
     assert len(models.requests) == 0
     gateway.kill()
 

@@ -28,7 +28,7 @@ async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_pat
         refused = await client.chat("hello, are you there?")
         assert refused["state"] == "error"
         assert refused["errorMessage"].startswith("This session has too little left of its budget: 4.0k of 6.0k (")
-        assert "counts anew with a new session" in refused["errorMessage"]
+        assert "resets with a new session" in refused["errorMessage"]
         assert len(models.requests) == 1
         assert "until the day ends" in text_of(await client.chat("/budget override"))
         assert text_of(await client.chat("hello [[reply:Again.]]")) == "Again."

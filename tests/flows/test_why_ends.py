@@ -161,7 +161,7 @@ async def test_a_message_that_was_turned_away_is_found_by_its_id_on_the_channel_
                 except RequestFailed:
                     await asyncio.sleep(0.02)
         assert told["kind"] == "turnedAway" and told["turnedAway"][0]["code"] == "access_denied"
-        assert "It was not taken in: its sender may not write to the agent here" in "\n".join(told["story"])
+        assert "It was not accepted: its sender may not write to the agent here" in "\n".join(told["story"])
         assert "secret" not in json.dumps(told)
         assert "secret" not in stored.everything_in_ledger(gateway)
         await signal.repeat_all()
@@ -169,7 +169,7 @@ async def test_a_message_that_was_turned_away_is_found_by_its_id_on_the_channel_
             while (await why(client, ref))["turnedAway"][0]["count"] < 2:
                 await asyncio.sleep(0.02)
         shown = await gateway.command("why", ref)
-        assert "not taken in" in shown.stdout and "and once more" in shown.stdout
+        assert "not accepted" in shown.stdout and "and once more" in shown.stdout
 
 
 @pytest.mark.parametrize(("drop", "passed_on"), [("old", False), ("summarize", True)])
@@ -211,7 +211,7 @@ async def test_stopped_interrupted_and_reset(start: Start, models: ModelServer) 
                 ("chat.send", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}),
                 "someone said stop",
             ),
-            ("c", ("sessions.reset", {"key": "main"}), "the session was begun anew"),
+            ("c", ("sessions.reset", {"key": "main"}), "the session was reset"),
             ("d", ("chat.send", {"sessionKey": "main", "message": "e", "idempotencyKey": "e"}), "a newer message"),
         ):
             models.queue(never())
@@ -236,7 +236,7 @@ async def test_taken_into_another_run(start: Start, models: ModelServer, tmp_pat
         await wait(client, "b")
         told = await why(client, "b")
         assert told["message"]["state"] == "superseded"
-        assert "Its words were taken in by run a on " in "\n".join(told["story"])
+        assert "Run a received its text on " in "\n".join(told["story"])
         assert any(line.endswith("“both”") for line in told["answeredBy"]["story"])
 
 

@@ -131,7 +131,7 @@ def test_an_answered_message_tells_when_where_and_what() -> None:
             "superseded",
             "taken into run r9",
             {"answeredBy": "r9"},
-            "Its words were taken in by run r9 on 2026-11-15 at 18:22:07; the answer is there.",
+            "Run r9 received its text on 2026-11-15 at 18:22:07 and gave the answer.",
         ),
         (
             "superseded",
@@ -160,7 +160,7 @@ def test_an_answered_message_tells_when_where_and_what() -> None:
             {},
             "Stopped on 2026-11-15 at 18:22:07: someone said stop.",
         ),
-        ("superseded", "stopped (reset)", {}, "Stopped on 2026-11-15 at 18:22:07: the session was begun anew."),
+        ("superseded", "stopped (reset)", {}, "Stopped on 2026-11-15 at 18:22:07: the session was reset."),
         ("superseded", "stopped (delete)", {}, "Stopped on 2026-11-15 at 18:22:07: the session was deleted."),
         ("superseded", "stopped (budget)", {}, "Stopped on 2026-11-15 at 18:22:07: stopped (budget)."),
     ],

@@ -58,7 +58,7 @@ def ledger(gateway: GatewayUnderTest, statement: str) -> list[dict[str, Any]]:
 
 
 def everything_in_ledger(gateway: GatewayUnderTest) -> str:
-    """All that the ledger says of messages, also of those that were not taken in."""
+    """All that the ledger says of messages, also of those that were not accepted."""
     tables = ("messages", "story", "outbox", "held", "seen", "turned_away", "tool_calls", "jobs")
     return str([ledger(gateway, f"SELECT * FROM {table}") for table in tables])
 

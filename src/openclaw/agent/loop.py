@@ -67,7 +67,7 @@ MOST_TOGETHER = 8
 SKIPPED_FOR_USER = "Skipped due to queued user message."
 REFUSED = (
     "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write "
-    "again, choose another model with /model, or begin anew with /new. The provider said: {error}"
+    "again, choose another model with /model, or start a new session with /new. The provider said: {error}"
 )
 
 

@@ -90,7 +90,7 @@ def _show_list(found: BackupList, args: argparse.Namespace) -> Iterator[str]:
     if not os.path.exists(found["folder"]):
         yield f"There are no backups in {found['folder']}. `openclaw backup create` makes one."
     elif not found["backups"]:
-        yield "There is no backup yet."
+        yield "No backup exists yet."
 
 
 def _verify(args: argparse.Namespace) -> VerifiedBackup:

@@ -109,12 +109,12 @@ def _last_file() -> str:
         path = os.path.expanduser(named)
         if os.path.exists(path):
             return path
-        raise UserError(f"No Gateway is running, and there is no log at {path}. Start one: openclaw gateway start")
+        raise UserError(f"No Gateway is running, and no log exists at {path}. Start one: openclaw gateway start")
     directory = os.path.join(paths.state_dir(), "logs")
     files = os.listdir(directory) if os.path.isdir(directory) else []
     names = [name for name in files if name.startswith("openclaw-") and name.endswith(".log")]
     if not names:
-        raise UserError(f"No Gateway is running, and there is no log in {directory}. Start one: openclaw gateway start")
+        raise UserError(f"No Gateway is running, and no log exists in {directory}. Start one: openclaw gateway start")
     return os.path.join(directory, max(names))
 
 

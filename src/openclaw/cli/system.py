@@ -24,7 +24,7 @@ NOTHING_SENT = {
     "requests-in-flight": "skipped, the agent was busy",
     "empty-heartbeat-file": "skipped, HEARTBEAT.md asks for nothing",
     "duplicate": "not sent, it said the same as the last one",
-    "no-target": "kept in the conversation; there is no chat channel to send it to",
+    "no-target": "kept in the conversation; no chat channel to send it to",
     "target-none": "kept in the conversation, as agents.defaults.heartbeat.target says",
     "alerts-disabled": "not sent, the channel's heartbeat.showAlerts is off",
     "dm-blocked": "not sent, as agents.defaults.heartbeat.directPolicy says",

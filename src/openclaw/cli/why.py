@@ -32,7 +32,7 @@ def _show(payload: dict[str, Any], args: argparse.Namespace) -> list[str]:
         return _session(report)
     if report.message is None:
         names = dict.fromkeys(f"{note.message_id} on {note.channel}" for note in report.turned_away)
-        return [f"Message {', '.join(names)}: {paint('not taken in', 'yellow')}", *_sentences(report.story)]
+        return [f"Message {', '.join(names)}: {paint('not accepted', 'yellow')}", *_sentences(report.story)]
     lines = _message(report.message, report.story)
     if answering := report.answered_by:
         lines += ["", "The run that answered it:", "", *_message(answering.message, answering.story)]

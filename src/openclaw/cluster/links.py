@@ -60,7 +60,7 @@ class LinkAnswer(msgspec.Struct, tag="end", array_like=True):
     id: int
     data: bytes
     problem: str = ""
-    """Why there is no answer, or empty if ``data`` is the answer."""
+    """Why the call failed, or empty if ``data`` is the answer."""
 
 
 class LinkEvent(msgspec.Struct, tag="event", array_like=True):

@@ -153,7 +153,7 @@ def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
     if incoming == SENTINEL:
         if isinstance(stored, str):
             return stored
-        problem = "there is no stored secret here; write the secret itself"
+        problem = "no secret is stored here; write the secret itself"
         raise ConfigInvalid([Issue(path=format_path(path), message=problem)])
     if isinstance(incoming, dict):
         below: dict[str, Any] = stored if isinstance(stored, dict) else {}

@@ -183,7 +183,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock, stop: asyncio.
     except ConfigInvalid as invalid:
         lines = "\n".join(f"  - {issue}" for issue in invalid.issues[:10])
         raise CannotStart(
-            f"{config.path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
+            f"{config.path} is not valid, and no earlier good version exists:\n{lines}\nCorrect it, then start again."
         ) from None
     if config.refusals:
         lines = "\n".join(f"  - {refusal}" for refusal in config.refusals)

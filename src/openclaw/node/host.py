@@ -777,7 +777,7 @@ def _private_key(stored: dict[str, Any], path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is no file. Raises ``BadIdentity``."""
+    """Read the object in a JSON file, or return None if the file does not exist. Raise ``BadIdentity``."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:

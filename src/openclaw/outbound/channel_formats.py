@@ -386,7 +386,7 @@ def _with_addresses(document: Document, chosen: Callable[[Span], bool]) -> Docum
 
 
 def _without(span: Span, holes: Sequence[Span]) -> list[Span]:
-    """What is left of a span when the holes are taken out. The holes are in order and do not overlap."""
+    """Return the pieces of a span between the holes. The holes are in order and do not overlap."""
     left: list[Span] = []
     start = span.start
     for index in range(bisect_left(holes, span.start, key=lambda hole: hole.end), len(holes)):

@@ -1,8 +1,8 @@
 """Cuts a reply into messages that a channel takes: the one place that knows where to cut, within the channel's limits.
 
 A part is Markdown that can be rendered by itself. It is measured as its channel shows it. Joined together, the parts
-give the text back, except for white space at the cuts and the indentation of the lines behind them. What is added at a
-cut is a closing and a reopened code fence, or the marks of a style that is open there (``**``), or one backslash. A
+give the text back, except for white space at the cuts and the indentation of the lines behind them. A
+cut adds a closing and a reopened code fence, or the marks of a style that is open there (``**``), or one backslash. A
 block of code whose fences do not fit within the limit is sent without them.
 """
 
@@ -139,7 +139,7 @@ def _chunked(source: str, text: str, limits: Limits) -> list[str]:
 
 
 def _weigh(text: str, format: Format) -> int:
-    """The length of source text in the unit of the format. What is rendered is hardly ever longer (``_may_grow``)."""
+    """The length of source text in the unit of the format. Rendered text is hardly ever longer (``_may_grow``)."""
     if format == "irc":
         return len(text.encode("utf-8", "replace"))
     size = utf16_length(text)
@@ -289,7 +289,7 @@ class _Piece(msgspec.Struct, frozen=True):
     next: int
     """Where the rest begins."""
     head: str = ""
-    """What is put before the rest: a reopened fence or style."""
+    """The text to put before the rest: a reopened fence or style."""
     fence: Fence | None = None
     """The block that the rest begins in."""
 
@@ -417,7 +417,7 @@ class _Cutter:
         return end
 
     def _most_lines(self, more: int) -> int:
-        """How many lines of the text there is room for beside ``more`` added ones. 0: there is no limit."""
+        """Return how many lines of the text fit next to ``more`` added ones, or 0 if the lines are not limited."""
         lines = self._limits.lines
         return max(1, lines - more - self._head.count("\n")) if lines else 0
 

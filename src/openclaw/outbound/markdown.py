@@ -80,7 +80,7 @@ _CLOSED = re.compile(
 )
 """A piece of text behind which no style and no link is open, whatever follows, if none was open before it."""
 _CLOSING = re.compile(r"(?<=[^ \t\n])[*_~]|[`\]]")
-"""What may end a style, code or the label of a link."""
+"""The marks that may end a style, code or the label of a link."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -262,7 +262,7 @@ def _closes(line: str, fence: re.Match[str], lines: int) -> bool:
 
 
 def _read_inline(state: StateCore) -> None:
-    """Reads the marks in the lines, as many as the length of the text allows. What has more is left as it is."""
+    """Read the marks in the lines, as many as the length of the text allows. Leave a text with more as it is."""
     room = FREE_MARKS + len(state.src) // CHARS_PER_MARK
     all_marks = count_marks(state.src)
     if all_marks <= room and state.src.count("[") * all_marks <= BRACKET_STEPS:
@@ -311,7 +311,7 @@ def open_marks(before: str, after: str, longest_address: int) -> tuple[str, str]
 
 
 def all_closed(text: str) -> bool:
-    """Whether every style and link of a text surely ends in it. False for some texts where this is so, too."""
+    """Whether every style and link of a text ends in it. Never wrongly True."""
     place = 0
     while place < len(text):
         piece = _CLOSED.match(text, place)

@@ -246,7 +246,7 @@ class SessionCompaction(Success):
 
 
 class TranscriptsArchived(Success):
-    """What was compressed."""
+    """The number of compressed transcripts, and the sizes before and after."""
 
     compressed: int
     problems: list[str]

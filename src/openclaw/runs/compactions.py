@@ -51,7 +51,7 @@ LONGEST_PAUSE_MS = 30 * 60_000
 SESSIONS_REMEMBERED = 1_000
 UNDO = "openclaw.compaction-undo"
 TAKEN_BACK = "(The condensed version was taken back; everything that was said follows word for word.)"
-NOTHING_TO_UNDO = "There is no compaction to take back."
+NOTHING_TO_UNDO = "No compaction can be undone."
 MOST_TOKENS = 2048
 """The longest summary of a branch."""
 PREAMBLE = "The person tried another way from this point and then came back to it.\nWhat happened there:\n\n"

@@ -48,7 +48,7 @@ REASONS = {
     ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
     ReasonCode.NOTHING_WRITTEN: "nothing was written",
     ReasonCode.PAIRING: "a stranger asked to be let in",
-    ReasonCode.NOT_TAKEN: "This message was received but could not be taken in ({detail}). Send it again.",
+    ReasonCode.NOT_TAKEN: "This message was received but could not be accepted ({detail}). Send it again.",
     ReasonCode.NEW_SESSION: "a new session began",
     ReasonCode.ACCESS_DENIED: "its sender may not write to the agent here ({detail})",
     ReasonCode.NOT_ADDRESSED: (
@@ -61,7 +61,7 @@ REASONS = {
 _STOPPED_BY: dict[str, str] = {
     AbortReason.RPC: "a client asked for it",
     AbortReason.STOP: "someone said stop",
-    AbortReason.RESET: "the session was begun anew",
+    AbortReason.RESET: "the session was reset",
     AbortReason.DELETE: "the session was deleted",
     AbortReason.INTERRUPT: "a newer message interrupted it",
 }

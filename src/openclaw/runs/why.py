@@ -143,7 +143,7 @@ def _came_again(rejected: Sequence[RejectedMessage], zone: tzinfo | None) -> lis
             sentences.append(f"The same message came again {_times(note.count)}{last}; it was recognised and ignored.")
         else:
             why = reason_text(Reason(note.code, shortened(note.detail, LONGEST_REASON)))
-            sentences.append(f"Before that it was turned away {_times(note.count)}{last}: {why}.")
+            sentences.append(f"Before that it was rejected {_times(note.count)}{last}: {why}.")
     return sentences
 
 
@@ -161,9 +161,9 @@ def explain_rejected(notes: Sequence[RejectedMessage], zone: tzinfo | None = UTC
                 f"It started nothing: {why}, and what became of the first delivery is no longer on record."
             )
         elif note.code is ReasonCode.NOT_ADDRESSED:
-            sentences.append(f"It was not taken in: {why}.")
+            sentences.append(f"It was not accepted: {why}.")
         else:
-            sentences.append(f"It was not taken in: {why}. Its words were not kept.")
+            sentences.append(f"It was not accepted: {why}. Its text was not stored.")
     return sentences
 
 
@@ -365,7 +365,7 @@ def _superseded(row: LedgerRow, at: str) -> str:
     if answering and row.reason.code is ReasonCode.COLLECTED:
         return f"It was answered together with later ones: they became one prompt {at}, in run {answering}."
     if answering:
-        return f"Its words were taken in by run {answering} {at}; the answer is there."
+        return f"Run {answering} received its text {at} and gave the answer."
     if row.reason.code is ReasonCode.STOPPED:
         return f"Stopped {at}: {_stopped_by(row) or _cause(row)}."
     return sentence(f"It ended {at} without an answer of its own: {_cause(row) or 'no reason was recorded'}")

@@ -64,7 +64,7 @@ class DocumentStore(Protocol):
         ...
 
     async def backup(self, name: str) -> bytes | None:
-        """Return the last stored copy of the document, or None if there is no copy."""
+        """Return the last stored copy of the document, or None if no copy exists."""
         ...
 
     async def put_back(self, name: str, data: bytes) -> tuple[Version | None, str]:

@@ -109,7 +109,7 @@ def test_the_notice_says_which_limit_what_is_used_and_reserved_and_when_it_count
     assert text.startswith(
         "This agent has too little left of its budget today: $10.00 of $10.20 (2 calls of unknown price not counted), "
         "$0.20 reserved by 1 call under way (agents.defaults.budget.dayUsd); this call needs at least $0.04. Nothing "
-        "was asked of the model. It counts anew from 2026-11-16 00:00 (UTC)."
+        "was asked of the model. It resets at 2026-11-16 00:00 (UTC)."
     )
     assert "/budget override" in text
     (limit,) = limits(Budget(session_tokens=100), SPENT)

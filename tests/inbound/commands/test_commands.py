@@ -169,7 +169,7 @@ async def test_why_knows_a_message_by_its_id_on_the_channel_in_its_own_chat_only
         assert story.splitlines()[0].endswith(f"for session {session.key}.")
     refused = RejectedMessage(message_id="777", channel="telegram", chat="telegram:1", code=ReasonCode.NOT_ADDRESSED)
     await ledger.note_rejected(refused)
-    assert "It was not taken in" in (await desk.reply("/why 777", channel="telegram", chat="telegram:1") or "")
+    assert "It was not accepted" in (await desk.reply("/why 777", channel="telegram", chat="telegram:1") or "")
     assert await desk.reply("/why 777", channel="telegram", chat="telegram:2") == 'Nothing is known of "777".'
 
 

@@ -71,7 +71,7 @@ ENDS: list[tuple[str, str, dict[str, Any] | None, Reason, str]] = [
     ("superseded", "collected into run r9", {"answeredBy": "r9"}, Reason(ReasonCode.COLLECTED, "r9"),
      f"It was answered together with later ones: they became one prompt {END}, in run r9."),
     ("superseded", "taken into run r9", {"answeredBy": "r9"}, Reason(ReasonCode.STEERED, "r9"),
-     f"Its words were taken in by run r9 {END}; the answer is there."),
+     f"Run r9 received its text {END} and gave the answer."),
     ("superseded", "its words were taken into the run before it", {}, Reason(ReasonCode.ANSWERED_BEFORE),
      f"It ended {END} without an answer of its own: its words were taken into the run before it."),
     ("superseded", "stopped (rpc)", {}, Reason(ReasonCode.STOPPED, "rpc"), f"Stopped {END}: a client asked for it."),

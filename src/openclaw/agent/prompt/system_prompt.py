@@ -477,7 +477,7 @@ def _workspace(folder: str, *, first_run: bool) -> str:
     lines = [
         "## Workspace",
         f"Your working directory is: {folder}",
-        "Relative paths start there, and your own files belong there unless you are told otherwise.",
+        "Relative paths start there, and your own files belong there unless someone asks for another place.",
     ]
     if first_run:
         lines.append("This workspace is new: follow BOOTSTRAP.md, and if git is in use commit what you set up.")
@@ -553,8 +553,8 @@ def _reasoning_format(tags: bool) -> str:
         "## Reasoning Format\n"
         "Everything you think goes inside <think>...</think>; everything the person should read goes inside "
         "<final>...</final>.\n"
-        "Every reply is <think>...</think> and then <final>...</final>, with nothing outside the two. What stands "
-        "outside <final> is not shown to anyone.\n"
+        "Every reply is <think>...</think> and then <final>...</final>, with nothing outside the two. Nobody sees "
+        "text outside <final>.\n"
         "<think>A short consideration.</think>\n"
         "<final>The answer, as the person will see it.</final>"
     )

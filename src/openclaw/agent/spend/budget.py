@@ -191,8 +191,8 @@ def reset_text(key: str, now_ms: int, zone: tzinfo | None) -> str:
     """Describe when a limit is reset."""
     if key.startswith("day"):
         midnight = datetime.fromtimestamp(end_of_day_ms(now_ms, zone) / 1000, UTC).astimezone(zone)
-        return f"It counts anew from {midnight:%Y-%m-%d %H:%M} ({midnight.tzname()})."
-    return "It counts anew with a new session (/new)." if key.startswith("session") else "The next message counts anew."
+        return f"It resets at {midnight:%Y-%m-%d %H:%M} ({midnight.tzname()})."
+    return "It resets with a new session (/new)." if key.startswith("session") else "It resets with the next message."
 
 
 def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:

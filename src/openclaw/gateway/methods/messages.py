@@ -285,7 +285,7 @@ class WhyLookup:
         rows = await self._ledger.runs_beginning(name, 6) if name else []
         if not rows:
             raise MethodError(
-                f'Nothing is known of "{clipped(name, 81)}": it is no message, run, session or label. '
+                f'Nothing is known of "{clipped(name, 81)}": no message, run, session or label has this name. '
                 "`openclaw why main` lists the last messages of the main session."
             )
         if len(rows) > 1:

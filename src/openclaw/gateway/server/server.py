@@ -393,7 +393,7 @@ class Sockets:
             self._allow(socket, KNOWN_IDLE_S if socket.known else IDLE_S)
 
     def recognise(self, handler: RequestHandler | None) -> bool:
-        """Mark the caller as authenticated. Returns False if there is no room for one more."""
+        """Mark the caller as authenticated. Returns False if the table is full."""
         socket = None if handler is None else self._open.get(handler)
         if socket is None or socket.known:
             return True

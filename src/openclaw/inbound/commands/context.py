@@ -124,7 +124,7 @@ def pins_text(found: list[Pin]) -> str:
 
 
 async def _session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:
-    """Return the report of the last run, else of a run that would start now. Raise ModelError if there is no model."""
+    """Return the report of the last run, else of a run that would start now. Raise ModelError without a model."""
     entry = await runtime.stores.sessions.get(agent_id, session_key)
     report = await stored_report(entry, runtime.stores.blobs)
     if report is not None:

@@ -70,7 +70,7 @@ _STRICTER = {"sendPolicy": {"deny"}, "groupActivation": {"mention"}, "chatType":
 """Fields that are taken over with values that only take rights away."""
 _REPORTED = re.compile(r"exec[A-Z]|elevated|sendPolicy|groupActivation|authProfile|budgetOverride")
 """The fields that a person may have set on purpose, and is to be told about."""
-_RESET_SUMMARY = "The conversation began anew here. Earlier messages are kept in the transcript and are not part of it."
+_RESET_SUMMARY = "The conversation was reset here. Earlier messages are kept in the transcript and are not part of it."
 _STORE = "sessions.json"
 
 
