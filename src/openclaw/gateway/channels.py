@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from openclaw.channels.base import AccountStatus
 from openclaw.channels.manager import ChannelManager, RunningAccount
 from openclaw.clock import Clock, wait_within
 from openclaw.config.agents import agent_config
@@ -25,6 +26,7 @@ from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, ReplyShape, SendFailed, Speaker, reply_shape
 from openclaw.outbound.reply_files import Files
 from openclaw.outbound.stream import DRAFT_CHUNK, DraftStream, ReplyStream, run_notice
+from openclaw.protocol.health import ChannelSummary
 from openclaw.runs.run import (
     Run,
     RunAbsorbed,
@@ -420,26 +422,25 @@ def by_channel(channels: ChannelManager) -> dict[str, list[RunningAccount]]:
     return grouped
 
 
-def summary_of(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The flags of one channel, from the views of its accounts. It is as well as the best of them."""
-    best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
-    flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
-    return {**flags, "lastError": best["lastError"]} if best.get("lastError") else flags
+def summary_of(accounts: Sequence[AccountStatus]) -> ChannelSummary:
+    """The flags of one channel, from its accounts. It is as well as the best of them."""
+    best = max(accounts, key=lambda one: (one.connected, one.running, one.configured, one.enabled))
+    return ChannelSummary(best.enabled, best.configured, best.running, best.connected, best.last_error or None)
 
 
 def summary_lines(channels: ChannelManager) -> list[str]:
     """One line for each channel, such as ``Signal: connected``."""
     lines: list[str] = []
     for accounts in by_channel(channels).values():
-        summary = summary_of([running.status.view() for running in accounts])
-        if not summary["enabled"]:
+        summary = summary_of([running.status for running in accounts])
+        if not summary.enabled:
             state = "disabled"
-        elif not summary["configured"]:
+        elif not summary.configured:
             state = "not configured"
-        elif summary["connected"]:
+        elif summary.connected:
             state = "connected"
         else:
-            state = "connecting" if summary["running"] else "not running"
-            state += f" ({summary['lastError']})" if summary.get("lastError") else ""
+            state = "connecting" if summary.running else "not running"
+            state += f" ({summary.last_error})" if summary.last_error else ""
         lines.append(f"{accounts[0].kind.label}: {state}")
     return lines

@@ -12,8 +12,6 @@ from openclaw.gateway.server.registry import OpenObject
 from openclaw.protocol.result import Result
 
 FAMILIES = {family.__name__.rsplit(".", 1)[-1]: family.methods.registered() for family in METHOD_FAMILIES}
-NOT_TYPED_YET = {"system"}
-"""Families with handlers that return plain dictionaries. It only shrinks."""
 
 
 def _is_declared(kind: Any) -> bool:
@@ -26,4 +24,4 @@ def _is_declared(kind: Any) -> bool:
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_handler_names_its_result(family: str) -> None:
     plain = [method.name for method in FAMILIES[family] if not _is_declared(method.result)]
-    assert bool(plain) == (family in NOT_TYPED_YET), plain
+    assert not plain

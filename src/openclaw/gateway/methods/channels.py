@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import msgspec
 
+from openclaw.channels.base import AccountStatus
 from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channels import by_channel, summary_of
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.frames import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
+from openclaw.protocol.health import ChannelSummary
 from openclaw.protocol.result import Result, Success
 from openclaw.rights import GUEST
 
@@ -40,7 +42,7 @@ class ChannelsState(Result):
     channel_detail_labels: dict[str, str]
     channel_system_images: dict[str, str]
     channel_meta: list[ChannelMeta]
-    channels: dict[str, OpenObject]
+    channels: dict[str, ChannelSummary]
     channel_accounts: dict[str, list[OpenObject]]
     channel_capabilities: dict[str, Any]
     channel_default_account_id: dict[str, str]
@@ -81,7 +83,7 @@ async def channels_status(call: MethodCall, params: ChannelsStatus) -> ChannelsS
         channel_detail_labels=labels,
         channel_system_images={},
         channel_meta=[ChannelMeta(name, label, label) for name, label in labels.items()],
-        channels={name: summary_of(views) for name, views in accounts.items()},
+        channels={name: summary_of(msgspec.convert(views, list[AccountStatus])) for name, views in accounts.items()},
         channel_accounts=accounts,
         channel_capabilities={name: running[0].kind.capabilities for name, running in grouped.items()},
         channel_default_account_id={name: running[0].kind.default_account(config) for name, running in grouped.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -17,10 +17,19 @@ from openclaw.gateway.logs import DAILY_NAME, log_path
 from openclaw.gateway.server.events import LET_GO, ReplayResult, Resumption, catch_up, resume
 from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
-from openclaw.gateway.session_views import list_kind, model_defaults, most_recent, row_view
+from openclaw.gateway.session_views import model_defaults, most_recent, row_view
+from openclaw.protocol.health import (
+    AgentSessionsStatus,
+    GatewayStatus,
+    HealthReport,
+    HeartbeatInterval,
+    HeartbeatsStatus,
+    SessionsStatus,
+    StatusDefaults,
+    StatusRow,
+)
 from openclaw.protocol.result import Result, Success
-from openclaw.protocol.sessions import ModelDefaults
-from openclaw.sessions.keys import shown_key
+from openclaw.protocol.sessions import ModelDefaults, SessionRowView
 from openclaw.storage.sessions import SessionRow
 
 methods = MethodTable()
@@ -33,84 +42,84 @@ class HealthParams(Params):
 
 
 @methods.add("health", HealthParams)
-async def health(call: MethodCall, params: HealthParams) -> Any:
+async def health(call: MethodCall, params: HealthParams) -> HealthReport:
     """Whether the Gateway, its disk and its channels are well."""
     return await call.gateway.health.current(probe=params.probe)
 
 
 @methods.add("status", NoParams)
-async def status(call: MethodCall) -> Any:
+async def status(call: MethodCall) -> GatewayStatus:
     """The Gateway, its sessions and their tokens on one page."""
     gateway = call.gateway
     config = gateway.runtime.config.current
-    agents: list[dict[str, Any]] = []
-    by_agent: list[dict[str, Any]] = []
-    everything: list[dict[str, Any]] = []
-    count = 0
+    agents: list[HeartbeatInterval] = []
+    by_agent: list[AgentSessionsStatus] = []
     for agent_id in gateway.directory.agent_ids():
-        beat = heartbeat_summary(gateway.runtime.config.current, agent_id, enabled=gateway.heartbeats.enabled)
-        agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
+        beat = heartbeat_summary(config, agent_id, enabled=gateway.heartbeats.enabled)
+        agents.append(HeartbeatInterval(agent_id, beat.enabled, beat.every, beat.every_ms))
         listed = await most_recent(gateway.runtime.stores.sessions, agent_id, RECENT_ROWS, scope=config.session.scope)
         defaults = model_defaults(gateway.runtime, agent_id)
         recent = [status_row(row, defaults, gateway.runtime.clock.now_ms()) for row in listed.rows]
         path = gateway.runtime.stores.sessions.path(agent_id)
-        by_agent.append({"agentId": agent_id, "path": path, "count": listed.total, "recent": recent})
-        everything += recent
-        count += listed.total
-    everything.sort(key=lambda row: -(row["updatedAt"] or 0))
+        by_agent.append(AgentSessionsStatus(agent_id, path, listed.total, recent))
+    newest = sorted((row for agent in by_agent for row in agent.recent), key=lambda row: -(row.updated_at or 0))
     defaults = model_defaults(gateway.runtime)
-    return {
-        "runtimeVersion": __version__,
-        "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
-        "channelSummary": summary_lines(gateway.channel_services.channels),
-        "queuedSystemEvents": gateway.runtime.notes.peek(gateway.main_session_key()),
-        "sessions": {
-            "paths": [agent["path"] for agent in by_agent],
-            "count": count,
-            "defaults": {"model": defaults.model, "contextTokens": defaults.context_tokens},
-            "recent": everything[:RECENT_ROWS],
-            "byAgent": by_agent,
-        },
-    }
+    return GatewayStatus(
+        runtime_version=__version__,
+        heartbeat=HeartbeatsStatus(default_agent_id(config), agents),
+        channel_summary=summary_lines(gateway.channel_services.channels),
+        queued_system_events=list(gateway.runtime.notes.peek(gateway.main_session_key())),
+        sessions=SessionsStatus(
+            paths=[agent.path for agent in by_agent],
+            count=sum(agent.count for agent in by_agent),
+            defaults=StatusDefaults(defaults.model, defaults.context_tokens),
+            recent=newest[:RECENT_ROWS],
+            by_agent=by_agent,
+        ),
+    )
 
 
-_SHOWN_IF_SET = (
-    *("thinkingLevel", "verboseLevel", "reasoningLevel", "elevatedLevel"),
-    *("systemSent", "abortedLastRun", "compactionCount"),
-)
-
-
-def status_row(row: SessionRow, defaults: ModelDefaults, now: int) -> dict[str, Any]:
-    """A session and how full its context is. Unknown numbers are null."""
-    view: dict[str, Any] = msgspec.to_builtins(row_view(row, defaults))
-    updated = view.get("updatedAt")
-    total, window = view.get("totalTokens"), view.get("contextTokens")
-    shown: dict[str, Any] = {"agentId": row.agent_id, "key": shown_key(row.key), "kind": list_kind(row)}
-    shown |= {"sessionId": view.get("sessionId"), "updatedAt": updated, "age": now - updated if updated else None}
-    for name in _SHOWN_IF_SET:
-        if name in view:
-            shown[name] = view[name]
-    shown |= {name: view.get(name) for name in ("inputTokens", "outputTokens", "totalTokens")}
-    shown["remainingTokens"] = shown["percentUsed"] = None
+def status_row(row: SessionRow, defaults: ModelDefaults, now: int) -> StatusRow:
+    """Describe a session and how full its context is."""
+    view = row_view(row, defaults)
+    total, window = view.total_tokens, view.context_tokens or None
+    remaining = percent = None
     if isinstance(total, int) and isinstance(window, int) and window > 0:
-        shown["remainingTokens"] = max(0, window - total)
-        shown["percentUsed"] = min(999, math.floor(100 * total / window + 0.5))
-    shown |= {"model": view.get("model"), "contextTokens": window, "flags": _flags(view)}
-    return shown
+        remaining, percent = max(0, window - total), min(999, math.floor(100 * total / window + 0.5))
+    return StatusRow(
+        agent_id=row.agent_id,
+        key=view.key,
+        kind=view.kind,
+        session_id=view.session_id,
+        updated_at=view.updated_at,
+        age=now - view.updated_at if view.updated_at else None,
+        thinking_level=view.thinking_level,
+        verbose_level=view.verbose_level,
+        reasoning_level=view.reasoning_level,
+        elevated_level=view.elevated_level,
+        system_sent=view.system_sent,
+        aborted_last_run=view.aborted_last_run,
+        compaction_count=view.compaction_count,
+        input_tokens=view.input_tokens,
+        output_tokens=view.output_tokens,
+        total_tokens=total,
+        remaining_tokens=remaining,
+        percent_used=percent,
+        model=view.model or None,
+        context_tokens=window,
+        flags=_flags(view),
+    )
 
 
-def _flags(view: dict[str, Any]) -> list[str]:
-    flags = [
-        f"{short}:{view[name]}"
-        for short, name in (("think", "thinkingLevel"), ("verbose", "verboseLevel"), ("reasoning", "reasoningLevel"))
-        if view.get(name)
-    ]
-    if view.get("systemSent"):
+def _flags(view: SessionRowView) -> list[str]:
+    levels = (("think", view.thinking_level), ("verbose", view.verbose_level), ("reasoning", view.reasoning_level))
+    flags = [f"{name}:{level}" for name, level in levels if level]
+    if view.system_sent:
         flags.append("system")
-    if view.get("abortedLastRun"):
+    if view.aborted_last_run:
         flags.append("aborted")
-    if view.get("sessionId"):
-        flags.append(f"id:{view['sessionId']}")
+    if view.session_id:
+        flags.append(f"id:{view.session_id}")
     return flags
 
 
