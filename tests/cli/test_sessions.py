@@ -114,7 +114,7 @@ def test_import_needs_a_file_with_a_key_or_a_folder(cli: Cli, tmp_path: Path) ->
     assert cli("sessions", "import").returncode == 2
     assert cli("sessions", "import", "x.jsonl", "--from", str(tmp_path)).returncode == 1
     refused = cli("sessions", "import", "--from", str(tmp_path / "nowhere"))
-    assert (refused.returncode, "no state folder" in refused.stderr) == (1, True)
+    assert (refused.returncode, "is not a state folder" in refused.stderr) == (1, True)
 
 
 @pytest.fixture

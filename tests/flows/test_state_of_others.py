@@ -254,7 +254,7 @@ async def test_sessions_of_a_newer_folder_come_in_through_a_running_gateway_and_
         assert len((await client.call("chat.history", {"sessionKey": "main"}))["messages"]) == 4
     assert json.loads(await run_cli(gateway, *words))["totals"]["present"] == 2
     refused = await gateway.command("sessions", "import", "--from", str(tmp_path))
-    assert refused.returncode == 1 and "no state folder" in refused.stderr
+    assert refused.returncode == 1 and "is not a state folder" in refused.stderr
 
 
 @pytest.mark.files_only("the files of the sessions were moved away")

@@ -7,13 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.config.load import build
+from openclaw.gateway.methods.models import ListedModel
 from openclaw.models.base import Model, Price
-from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
+from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.catalogue_data import MODEL_ALIASES, MODELS, PROVIDERS
 
 _HERE = "http://127.0.0.1:11434/v1"
@@ -41,12 +43,11 @@ def test_every_built_in_model_is_complete_and_found_by_its_name() -> None:
 
 
 def test_the_models_of_every_vendor_and_reseller_are_listed() -> None:
-    rows = [public_row(model) for model in catalogue().all()]
-    providers = Counter(row["provider"] for row in rows)
+    rows = catalogue().all()
+    providers = Counter(model.provider for model in rows)
     for name in ("anthropic", "openai", "google", "xai", "groq", "mistral", "zai", "minimax", "openrouter", "opencode"):
         assert providers[name] > 1, name
     assert len(rows) > 500
-    assert {"id", "name", "provider", "contextWindow", "reasoning", "input"} == set(rows[0])
 
 
 def test_a_bare_id_means_the_vendors_own_model() -> None:
@@ -227,13 +228,15 @@ def test_a_weights_file_of_ones_own_is_a_local_model() -> None:
 
 
 def test_a_public_row_holds_what_clients_read() -> None:
-    assert public_row(catalogue().resolve("openai/gpt-4o")) == {
+    row = ListedModel.of(catalogue().resolve("openai/gpt-4o"), available=True)
+    assert msgspec.to_builtins(row) == {
         "id": "gpt-4o",
         "name": "GPT-4o",
         "provider": "openai",
         "contextWindow": 128_000,
         "reasoning": False,
         "input": ["text", "image"],
+        "available": True,
     }
 
 

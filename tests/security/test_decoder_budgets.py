@@ -363,6 +363,7 @@ READERS = {
     "inbound/commands/registry.py": "one word of a command that was not found",
     "models/catalogue.py": "the name of a model that was not found, looked for in a thread or a command",
     "agent/request_log.py": "two prompts that the Gateway made itself, compared in a thread",
+    "tools/arguments.py": "the beginning of the name of a tool that does not exist; LONGEST_NAME bounds it",
     "tools/files.py": "two versions of a file of the workspace, with a limit of lines",
     "cli": "commands of the owner, in a process of their own",
 }

@@ -216,13 +216,15 @@ OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("schedule", "reminder", "remind"), "cron"),
 }
 """What other agents call the tools that do the same. Models that were trained on those call them by mistake."""
+LONGEST_NAME = 64
+"""Providers allow no longer name. A search for a similar one takes a time that grows with its length."""
 NEAREST_NAMES = 3
 LISTED_NAMES = 20
 
 
 def unknown_tool(name: str, available: Collection[str]) -> str:
     """The result of a call to a tool that does not exist: the nearest names, or all names if none is near."""
-    lowered = name.strip().lower()
+    lowered = name.strip().lower()[:LONGEST_NAME]
     names = sorted(available)
     other = OTHER_NAMES.get(lowered)
     same = [other] if other is not None and other in available else []

@@ -69,6 +69,18 @@ class ListedModel(Result):
     available: bool
     """Whether it could be called now."""
 
+    @classmethod
+    def of(cls, model: Model, available: bool) -> ListedModel:
+        return cls(
+            id=model.id,
+            name=model.name or model.id,
+            provider=model.provider,
+            context_window=model.context_window,
+            reasoning=model.reasoning,
+            input=list(model.input),
+            available=available,
+        )
+
 
 class ModelList(Result):
     models: list[ListedModel]
@@ -79,20 +91,7 @@ async def list_models(call: MethodCall) -> ModelList:
     """All models, and which of them could be called now."""
     catalogue = call.gateway.runtime.models.catalogue()
     usable = {model.ref for model in catalogue.available()}
-    return ModelList(
-        [
-            ListedModel(
-                id=model.id,
-                name=model.name or model.id,
-                provider=model.provider,
-                context_window=model.context_window,
-                reasoning=model.reasoning,
-                input=list(model.input),
-                available=model.ref in usable,
-            )
-            for model in catalogue.all()
-        ]
-    )
+    return ModelList([ListedModel.of(model, model.ref in usable) for model in catalogue.all()])
 
 
 class UsedProvider(Result):
