@@ -79,6 +79,7 @@ RULES: dict[str, Mapping[str, Attempt] | str] = {
     },
     "sessions_list": {"the owner's chat": ({"messageLimit": 5}, MAIN)},
     "sessions_history": {"the owner's chat": ({"sessionKey": "main"}, MAIN)},
+    "sessions_search": {"the owner's chat": ({"query": "party"}, MAIN)},
     "session_status": {"the owner's chat": ({"sessionKey": "agent:main:main"}, MAIN)},
     "sessions_send": {"the owner's chat": ({"sessionKey": "main", "message": "hello", "timeoutSeconds": 0}, MAIN)},
     "cron": {"the owner's jobs": ({"action": "list", "includeDisabled": True}, OWNER)},
@@ -144,7 +145,12 @@ class Trier(ScriptedModel):
         return {self.calls[i][:2] for i, result in self.results.items() if not refused(result)}
 
 
-PROOFS = {"sessions_list": [CHAT_SECRET], "cron": ["owner's job"], "memory_search": [f"{SECRET} in", CHAT_SECRET]}
+PROOFS = {
+    "sessions_list": [CHAT_SECRET],
+    "sessions_search": [CHAT_SECRET],
+    "cron": ["owner's job"],
+    "memory_search": [f"{SECRET} in", CHAT_SECRET],
+}
 """Tools that leave out what a caller may not see, and what shows that they did not."""
 
 

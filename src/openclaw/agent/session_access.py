@@ -7,7 +7,7 @@ spelling of a name gets around them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from openclaw.config.agents import (
@@ -29,15 +29,18 @@ from openclaw.sessions.keys import (
     SessionRef,
     agent_of,
     canonical_key,
+    is_cron_run_alias,
     is_subagent,
     key_problem,
     kind_of,
     rest_of,
     shown_key,
 )
-from openclaw.storage.session_query import SessionQuery
+from openclaw.storage.session_query import SessionQuery, session_ids
 from openclaw.storage.sessions import SessionRow, SessionStore
 
+MOST_CHILDREN = 200
+"""The most sessions that it started in which a session with limited access searches."""
 Action: TypeAlias = Literal["list", "history", "send", "status"]
 Relation: TypeAlias = Literal["self", "child", "same agent", "other agent"]
 
@@ -92,6 +95,11 @@ class SessionAccess:
         self._reach = _REACHES[config.tools.sessions.visibility or usual]
 
     @property
+    def agent_id(self) -> str:
+        """The agent of the session that asks."""
+        return self._requester.agent_id
+
+    @property
     def unlimited(self) -> bool:
         """Whether every session of the agent may be read, also those that have no entry any more."""
         return self._rules is ALLOWED["open"] and "same agent" in self._reach
@@ -126,9 +134,54 @@ class SessionAccess:
             return await self._by_label(label, agent_id)
         text = name.strip()
         row = await self._by_key(text) or await self._sessions.find_session_id(text)
-        if row is None or row.key == "unknown" or (row.key == "global" and not self._global):
+        if row is None or not self._exists(row):
             raise Refusal(f"No session found: {text}", "error")
         return row
+
+    async def own_rows(self) -> list[SessionRow]:
+        """The requester's session and those that it started, as far as they may be read."""
+        query = SessionQuery(spawned_by=self._requester.key, limit=MOST_CHILDREN)
+        own = await self._sessions.get(self._requester.agent_id, self._requester.key)
+        rows = [] if own is None else [SessionRow(self._requester.agent_id, self._requester.key, own)]
+        return [row for row in (*rows, *(await self._sessions.select(query)).rows) if self.allows(row, "history")]
+
+    def searchable_agents(self, agent_ids: Collection[str]) -> list[str]:
+        """The agents among these whose transcripts may be searched. Only for a requester without limits."""
+        own = self._requester.agent_id
+        others = "other agent" in self._reach
+        return [
+            other
+            for other in agent_ids
+            if other == own or (others and _between_agents(self._config, own, other, "history") is None)
+        ]
+
+    async def readable(self, transcripts: Mapping[str, str]) -> dict[str, SessionRow | None]:
+        """The session ids that may be read, each with the row of its session. None if no session has it any more.
+
+        ``transcripts`` names the agent of each session id. An earlier transcript of a session needs unlimited access:
+        it may be from the time before others joined the conversation.
+        """
+        page = await self._sessions.select(SessionQuery(ever=frozenset(transcripts)))
+        rows: dict[str, SessionRow] = {}
+        # The row whose current transcript it is comes before one that had it, and a job before one run of it.
+        for row in sorted(page.rows, key=lambda row: is_cron_run_alias(row.key), reverse=True):
+            for session_id in session_ids(row.entry):
+                if _is_current(row, session_id) or not _is_current(rows.get(session_id), session_id):
+                    rows[session_id] = row
+        allowed: dict[str, SessionRow | None] = {}
+        for session_id, agent_id in transcripts.items():
+            row = rows.get(session_id)
+            if row is None:
+                if self.unlimited and agent_id == self.agent_id:
+                    allowed[session_id] = None
+                continue
+            whole = self.unlimited or _is_current(row, session_id)
+            if whole and self._exists(row) and self.allows(row, "history"):
+                allowed[session_id] = row
+        return allowed
+
+    def _exists(self, row: SessionRow) -> bool:
+        return row.key != "unknown" and (row.key != "global" or self._global)
 
     def main_of_agent(self, name: str) -> SessionRow | None:
         """The main session of a configured agent, as a row without an entry. None for every other name.
@@ -185,6 +238,10 @@ class SessionAccess:
         if agent_of(key, default_agent=own) == own and kind_of(key) in INTERNAL_KINDS:
             return rest_of(key)
         return shown_key(key)
+
+
+def _is_current(row: SessionRow | None, session_id: str) -> bool:
+    return row is not None and row.entry.get("sessionId") == session_id
 
 
 def _between_agents(config: Config, one: str, other: str, action: Action) -> str | None:

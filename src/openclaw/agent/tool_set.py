@@ -9,7 +9,6 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from openclaw.agent.caller import NO_MESSAGE, ancestors
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.session_access import SessionAccess
+from openclaw.agent.session_search import search_sessions
 from openclaw.agent.skills import skill_folders
 from openclaw.config.agents import (
     agent_config,
@@ -28,7 +28,6 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.models.base import Model
 from openclaw.path_opener import PathOpener
-from openclaw.paths import sessions_dir
 from openclaw.rights import Caller
 from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.blobs import BlobStore
@@ -49,9 +48,6 @@ from openclaw.tools.policy import (
 )
 from openclaw.tools.sandbox.boundary import OUTPUTS, Boundary
 from openclaw.tools.sandbox.launch import SandboxPlan, make_plan, names_some, tools_inside
-
-HITS_PER_RESULT = 4
-"""How many hits in transcripts are looked up for each result, because some may not be visible."""
 
 
 async def tools_for(
@@ -130,15 +126,12 @@ def _make(
         outputs=SandboxOutputs(sandbox.opener) if sandbox else BlobOutputs(runtime.stores.blobs, runtime.state_dir),
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    beside_store = Path(runtime.stores.transcripts.folder(agent_id))
-    folders = list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))
 
     async def search_transcripts(query: str, limit: int, context: ToolContext) -> list[dict[str, Any]]:
         requester = SessionRef(context.agent_id, context.session_key)
-        visibility = SessionAccess(runtime.config.current, runtime.stores.sessions, requester, context.caller)
-        hits = (await runtime.search.search(query, {agent_id: folders}, limit=limit * HITS_PER_RESULT)).results
-        visible = [hit for hit in hits if await _is_visible(hit.session_id, visibility, runtime)]
-        return [msgspec.to_builtins(hit) for hit in visible[:limit]]
+        access = SessionAccess(runtime.config.current, runtime.stores.sessions, requester, context.caller)
+        found = await search_sessions(runtime, access, query, limit, agents=[agent_id])
+        return [msgspec.to_builtins(match.hit) for match in found.matches]
 
     notes = runtime.tools.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
@@ -189,12 +182,6 @@ def policies_of(
         rules = config.tools.subagents.tools
         policies.append(subagent_filter(tuple(rules.allow), tuple(rules.deny)))
     return [*policies, *(sandbox.plan.filters if sandbox else ())]
-
-
-async def _is_visible(session_id: str, visibility: SessionAccess, runtime: Runtime) -> bool:
-    """Return whether a passage of this transcript may be shown. An earlier transcript has no entry any more."""
-    row = await runtime.stores.sessions.find_session_id(session_id)
-    return visibility.unlimited if row is None else visibility.allows(row, "history")
 
 
 def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,20 +85,21 @@ class SearchIndex:
         folders: Mapping[str, Sequence[Path]],
         *,
         limit: int = 20,
-        role: str | None = None,
-        session_id: str | None = None,
+        roles: Collection[str] = (),
+        session_ids: Collection[str] = (),
         most_bytes: int = PER_QUESTION,
     ) -> SearchResults:
         """Finds entries that contain all words of the query; text in quotes must occur as a phrase.
 
         ``folders`` are the transcript folders of each agent. ``most_bytes`` of what is not indexed yet are read first.
+        Without ``roles`` or ``session_ids``, entries of all roles or sessions are found.
         """
         agents = list(folders)
         conditions, values = [f"files.agent IN ({','.join('?' * len(agents))})"], [*agents]
-        for column, terms in (("entries.role", role), ("files.session", session_id)):
-            if terms is not None:
-                conditions.append(f"{column} = ?")
-                values.append(terms)
+        for column, terms in (("entries.role", roles), ("files.session", session_ids)):
+            if terms:
+                conditions.append(f"{column} IN ({','.join('?' * len(terms))})")
+                values += terms
         words = _condition(query)
         snippet, order = "substr(found.text, 1, 300)", "at DESC"
         if words is not None and "MATCH" in words[0]:
@@ -159,8 +160,8 @@ class TranscriptSearch:
         folders: Mapping[str, Sequence[Path]],
         *,
         limit: int = 20,
-        role: str | None = None,
-        session_id: str | None = None,
+        roles: Collection[str] = (),
+        session_ids: Collection[str] = (),
         most_bytes: int = PER_QUESTION,
     ) -> SearchResults:
         """Finds entries as ``SearchIndex.search`` does."""
@@ -168,7 +169,7 @@ class TranscriptSearch:
         if self._lines is not None:
             reading = await self._read_on(self._lines, folders, most_bytes)
             folders = {agent: [] for agent in folders}
-        find = partial(self._index.search, limit=limit, role=role, session_id=session_id, most_bytes=most_bytes)
+        find = partial(self._index.search, limit=limit, roles=roles, session_ids=session_ids, most_bytes=most_bytes)
         hits = await asyncio.to_thread(find, query, folders)
         return hits if reading is None else SearchResults(results=hits.results, reading=reading)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import secrets
 import uuid
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -214,6 +215,26 @@ class IndexedTranscript(abc.ABC):
         ]
         shown += [(position, 0, self._damage_marker(position)) for position in marks]
         return [entry for _, _, entry in sorted(shown, key=lambda item: item[:2])][-limit:]
+
+    async def shown_around(self, entry_id: str, limit: int) -> list[Entry]:
+        index = self._index
+        middle = index.by_id.get(entry_id)
+        if middle is None:
+            return []
+        before = await self.shown_entries(limit // 2, entry_id)
+        after: deque[int] = deque(maxlen=max(limit - len(before) - 1, 0))
+        position = self._leaf
+        while position > middle:
+            if index.types[position] in SHOWN_TYPES:
+                after.appendleft(position)  # Drops the last of the branch when it is full.
+            position = index.parents[position]
+        places = [middle, *(after if position == middle else ())]
+        entries = zip(places, await self._entries(places), strict=True)
+        return before + [
+            entry
+            for position, entry in entries
+            if position == middle or entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)
+        ]
 
     def _damage_marker(self, position: int) -> Entry:
         own = f"damage-{position}"

@@ -122,6 +122,13 @@ class Transcript(Protocol):
         """Returns the active branch, oldest entry first, with ``limit`` only its last entries."""
         ...
 
+    async def shown_around(self, entry_id: str, limit: int) -> list[Entry]:
+        """Returns at most ``limit`` entries that people see, with this entry in their middle, oldest first.
+
+        Nothing follows an entry that is not on the active branch. Empty if there is no such entry.
+        """
+        ...
+
 
 class Shortened(msgspec.Struct, frozen=True, kw_only=True):
     """The result of ``TranscriptStore.shorten``."""

@@ -1,4 +1,5 @@
-"""The tools that look at sessions: ``sessions_list``, ``sessions_history``, ``session_status`` and ``agents_list``.
+"""The tools that look at sessions: ``sessions_list``, ``sessions_history``, ``sessions_search``, ``session_status`` and
+``agents_list``.
 
 ``agent/session_access.py`` says who may see and use which session.
 """
@@ -13,8 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from openclaw.agent.prompt.system_prompt import local_time
+from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.session_access import Refusal, SessionAccess
+from openclaw.agent.session_search import search_sessions
 from openclaw.config.agents import (
     agent_config,
     agent_ids,
@@ -29,10 +32,10 @@ from openclaw.sessions.keys import (
     channel_of,
     kind_of,
 )
-from openclaw.sessions.reset import transcript_ref
+from openclaw.sessions.reset import previous_sessions, transcript_ref
 from openclaw.storage.session_query import SessionQuery, in_pages
 from openclaw.storage.sessions import SessionRow
-from openclaw.storage.transcripts import Entry
+from openclaw.storage.transcripts import Entry, TranscriptRef
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, failure_sentence, text_result
 
@@ -40,6 +43,12 @@ MOST_ROWS = 200
 MOST_MESSAGES_PER_ROW = 20
 MOST_MESSAGES = 1000
 USUAL_MESSAGES = 200
+AROUND_ANCHOR = 20
+USUAL_HITS = 10
+MOST_HITS = 50
+STEPS_OF_RUN = 200
+"""How many entries of the run that asks are left out of its hits."""
+ANCHOR_MARK = "#"
 LONGEST_TEXT = 4000
 MOST_BYTES = 80 * 1024
 ENVELOPE = 300
@@ -95,6 +104,27 @@ class SessionViews(msgspec.Struct, frozen=True):
             if len(shown) >= limit or len(entries) < most:
                 break
         return shown[-limit:]
+
+    async def around(
+        self, ref: TranscriptRef, entry_id: str, limit: int, *, tools: bool
+    ) -> tuple[list[dict[str, Any]], int]:
+        """The messages around an entry, and the place of its own. Empty if there is no such entry."""
+        transcript = await self.runtime.stores.transcripts.open(ref, create=False)
+        # As in ``messages``, most entries may be results of tools.
+        most = limit if tools else limit * 4 + 20
+        entries = [] if transcript is None else await transcript.shown_around(entry_id, most)
+        middle = next((number for number, entry in enumerate(entries) if entry.id == entry_id), None)
+        if middle is None:
+            return [], 0
+
+        def read(some: Sequence[Entry]) -> list[dict[str, Any]]:
+            messages = [msgspec.json.decode(raw) for raw in self.read_history(some)]
+            return [message for message in messages if tools or message.get("role") != "toolResult"]
+
+        own = [msgspec.json.decode(raw) for raw in self.read_history(entries[middle : middle + 1])]
+        before = read(entries[:middle])[-(limit // 2) :] if limit > 1 else []
+        after = read(entries[middle + 1 :])[: max(limit - len(before) - len(own), 0)]
+        return [*before, *own, *after], len(before)
 
 
 def answer(details: dict[str, Any]) -> ToolResult:
@@ -204,8 +234,9 @@ def _model_of(row: SessionRow, runtime: Runtime) -> tuple[str | None, int | None
 
 
 class SessionsHistoryArguments(ToolArguments):
-    session_key: Annotated[str, Meta(description="A key or a sessionId of sessions_list")]
-    limit: Annotated[float, Meta(ge=1, description=f"Most messages (at most {MOST_MESSAGES})")] = USUAL_MESSAGES
+    session_key: Annotated[str, Meta(description="A key or a sessionId of sessions_list")] = ""
+    anchor: Annotated[str, Meta(description="Instead: of a sessions_search hit; reads the messages around it")] = ""
+    limit: Annotated[float, Meta(ge=1, description=f"Most messages (at most {MOST_MESSAGES})")] | None = None
     include_tools: Annotated[bool, Meta(description="Also the results of tools (false)")] = False
 
 
@@ -219,33 +250,135 @@ class SessionsHistoryTool(RecordTool[SessionsHistoryArguments]):
         self._views = views
 
     async def execute(self, arguments: SessionsHistoryArguments, context: ToolContext) -> ToolResult:
-        name = required_text(arguments.session_key, "sessionKey").strip()
         visibility = self._views.visibility(context)
+        room = min(MOST_BYTES, context.result_chars - ENVELOPE)
+        cut = Cutter()
         try:
+            if anchor := arguments.anchor.strip():
+                return await self._around(anchor, arguments, visibility, room)
+            name = required_text(arguments.session_key, "sessionKey").strip()
             row = await visibility.find(name)
             visibility.check(row, "history", name)
         except Refusal as refusal:
             return refused(refusal)
         limit = bounded(arguments.limit, 1, USUAL_MESSAGES, MOST_MESSAGES)
         found = await self._views.messages(row, limit, tools=arguments.include_tools)
+        messages = [cut.message(message) for message in found]
+        rest, size = within(messages, room)
+        if not rest and messages:
+            rest = [_too_large(messages[-1])]
+            size = len(msgspec.json.encode(rest))
+        return answer(_history(visibility.shown(row.key), rest, len(rest) < len(messages), cut.happened, size))
+
+    async def _around(
+        self, anchor: str, arguments: SessionsHistoryArguments, visibility: SessionAccess, room: int
+    ) -> ToolResult:
+        passage = await find_anchor(anchor, visibility)
+        limit = bounded(arguments.limit, 1, AROUND_ANCHOR, USUAL_MESSAGES)
+        found, middle = await self._views.around(passage.ref, passage.entry_id, limit, tools=arguments.include_tools)
+        if not found:
+            raise Refusal(f"No message at anchor: {anchor}", "error")
         cut = Cutter()
         messages = [cut.message(message) for message in found]
-        rest, size = within(messages, min(MOST_BYTES, context.result_chars - ENVELOPE))
-        dropped = len(rest) < len(messages)
-        if not rest and messages:
-            note = {"type": "text", "text": "(the last message is too large to be shown)"}
-            rest = [{"role": str(messages[-1].get("role") or "assistant"), "content": [note]}]
-            size = len(msgspec.json.encode(rest))
-        return answer(
-            {
-                "sessionKey": visibility.shown(row.key),
-                "messages": rest,
-                "truncated": dropped or cut.happened,
-                "droppedMessages": dropped,
-                "contentTruncated": cut.happened,
-                "bytes": size,
+        rest, size = within_around(messages, middle, room)
+        details = _history(passage.shown, rest, len(rest) < len(messages), cut.happened, size)
+        return answer({**details, "anchor": anchor})
+
+
+def _history(
+    session_key: str, messages: list[dict[str, Any]], dropped: bool, shortened: bool, size: int
+) -> dict[str, Any]:
+    return {
+        "sessionKey": session_key,
+        "messages": messages,
+        "truncated": dropped or shortened,
+        "droppedMessages": dropped,
+        "contentTruncated": shortened,
+        "bytes": size,
+    }
+
+
+def _too_large(message: dict[str, Any]) -> dict[str, Any]:
+    note = {"type": "text", "text": "(the last message is too large to be shown)"}
+    return {"role": str(message.get("role") or "assistant"), "content": [note]}
+
+
+# Search
+
+
+class SessionsSearchArguments(ToolArguments):
+    query: Annotated[str, Meta(description='Words that must all occur; "in quotes" as a phrase')]
+    limit: Annotated[float, Meta(ge=1, description=f"Most hits ({USUAL_HITS}, at most {MOST_HITS})")] | None = None
+    include_tools: Annotated[bool, Meta(description="Also search results of tools (false)")] = False
+
+
+class SessionsSearchTool(RecordTool[SessionsSearchArguments]):
+    name = "sessions_search"
+    summary = "Search the text of past conversations"
+    description = (
+        "Find words in past conversations, earlier sessions included. Each hit has the session, time, a snippet and "
+        "an anchor: pass it to sessions_history to read the messages around it."
+    )
+
+    def __init__(self, views: SessionViews) -> None:
+        self._views = views
+
+    async def execute(self, arguments: SessionsSearchArguments, context: ToolContext) -> ToolResult:
+        query = required_text(arguments.query, "query")
+        runtime, access = self._views.runtime, self._views.visibility(context)
+        limit = bounded(arguments.limit, 1, USUAL_HITS, MOST_HITS)
+        roles = () if arguments.include_tools else ("user", "assistant", "summary")
+        # The message that asks has the words as well, and so have the agent's own calls.
+        asking = {entry_id(context.run_id, step) for step in range(STEPS_OF_RUN)}
+        found = await search_sessions(runtime, access, query, limit + MOST_HITS, roles=roles)
+        hits: list[dict[str, Any]] = []
+        room = context.result_chars - ENVELOPE
+        for match in found.matches:
+            hit = match.hit
+            if hit.entry_id in asking or len(hits) >= limit:
+                continue
+            view = {
+                "sessionKey": access.shown(match.row.key) if match.row else hit.session_id,
+                "role": hit.role,
+                **({"toolName": hit.tool_name} if hit.tool_name else {}),
+                "timestamp": hit.timestamp,
+                "snippet": hit.snippet,
+                "anchor": f"{hit.session_id}{ANCHOR_MARK}{hit.entry_id}",
             }
-        )
+            room -= len(msgspec.json.encode(view)) + 1
+            if room < 0 and hits:
+                break
+            hits.append(view)
+        progress = found.reading
+        more = {} if progress.complete else {"indexed": f"{progress.read} of {progress.transcripts} transcripts so far"}
+        return answer({"count": len(hits), "hits": hits, **more})
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """The place in a transcript that an anchor means."""
+
+    ref: TranscriptRef
+    entry_id: str
+    shown: str
+    """The key of its session as the requester knows it, or its session id."""
+
+
+async def find_anchor(anchor: str, access: SessionAccess) -> Anchor:
+    """Resolve the anchor of a hit. Raises ``Refusal`` if there is no such transcript or it may not be read."""
+    session_id, mark, entry_id = anchor.partition(ANCHOR_MARK)
+    agent_id = access.agent_id
+    if not mark or not entry_id:
+        raise Refusal(f"Invalid anchor: {anchor}. Pass the anchor of a sessions_search hit unchanged.", "error")
+    readable = await access.readable({session_id: agent_id})
+    if session_id not in readable:
+        raise Refusal(f"No session found for anchor: {anchor}", "error")
+    if (row := readable[session_id]) is None:
+        return Anchor(TranscriptRef(agent_id=agent_id, session_id=session_id), entry_id, session_id)
+    ref = transcript_ref(row.agent_id, row.entry)
+    if ref.session_id != session_id:
+        earlier = {one.session_id: one.session_file for one in previous_sessions(row.entry)}
+        ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=earlier.get(session_id))
+    return Anchor(ref, entry_id, access.shown(row.key))
 
 
 class Cutter:
@@ -289,6 +422,19 @@ def within(messages: Sequence[dict[str, Any]], budget: int) -> tuple[list[dict[s
             break
         size, start = size + more, start - 1
     return list(messages[start:]), size
+
+
+def within_around(messages: Sequence[dict[str, Any]], middle: int, budget: int) -> tuple[list[dict[str, Any]], int]:
+    """The messages nearest to the middle one that fit the budget as JSON, and their size."""
+    sizes = [len(msgspec.json.encode(message)) + 1 for message in messages]
+    start, end, size = middle, middle + 1, 2 + sizes[middle]
+    while start > 0 or end < len(messages):
+        back = start > 0 and (end == len(messages) or middle - start < end - middle)
+        nearest = sizes[start - 1] if back else sizes[end]
+        if size + nearest > budget:
+            break
+        start, end, size = (start - 1, end, size + nearest) if back else (start, end + 1, size + nearest)
+    return list(messages[start:end]), size
 
 
 class SessionStatusArguments(ToolArguments):

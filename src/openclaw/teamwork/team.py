@@ -13,6 +13,7 @@ from openclaw.teamwork.session_tools import (
     AgentsListTool,
     SessionsHistoryTool,
     SessionsListTool,
+    SessionsSearchTool,
     SessionStatusTool,
     SessionViews,
 )
@@ -39,6 +40,7 @@ class Team:
         self._tools: list[Tool] = [
             SessionsListTool(views),
             SessionsHistoryTool(views),
+            SessionsSearchTool(views),
             SessionsSendTool(views, between, self.jobs, conversations),
             SessionsSpawnTool(views, between, self.subagents),
             SessionStatusTool(views),

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from openclaw.tools.sandbox.boundary import Boundary
 
 ALIASES = {"bash": "exec", "apply-patch": "apply_patch"}
-_SESSION_TOOLS = ("sessions_list", "sessions_history", "sessions_send", "sessions_spawn", "session_status")
+_SESSION_TOOLS = (
+    *("sessions_list", "sessions_history", "sessions_search", "sessions_send", "sessions_spawn"),
+    "session_status",
+)
 GROUPS: dict[str, tuple[str, ...]] = {
     "group:fs": ("read", "write", "edit", "apply_patch"),
     "group:runtime": ("exec", "process"),
@@ -55,7 +58,10 @@ PROFILES: dict[str, ToolFilter] = {
     "minimal": ToolFilter(allow=("session_status",)),
     "coding": ToolFilter(allow=("group:fs", "group:runtime", "group:sessions", "group:memory", "image")),
     "messaging": ToolFilter(
-        allow=("group:messaging", "sessions_list", "sessions_history", "sessions_send", "session_status")
+        allow=(
+            *("group:messaging", "sessions_list", "sessions_history", "sessions_search", "sessions_send"),
+            "session_status",
+        )
     ),
     "full": ToolFilter(),
 }

@@ -16,7 +16,10 @@ from .support import KEY, config_with
 
 FILES = {"read", "write", "edit", "apply_patch", "image"}
 COMMANDS = {"exec", "process"}
-SESSIONS = {"sessions_list", "sessions_history", "sessions_send", "sessions_spawn", "session_status"}
+SESSIONS = {
+    *("sessions_list", "sessions_history", "sessions_search", "sessions_send", "sessions_spawn"),
+    "session_status",
+}
 
 
 def offered(sandbox: dict[str, Any], **rules: Any) -> set[str]:

@@ -305,8 +305,8 @@ async def search(call: MethodCall, params: SessionsSearch) -> SessionSearch:
         params.query,
         folders,
         limit=params.limit,
-        role=params.role,
-        session_id=session_id,
+        roles=[params.role] if params.role else [],
+        session_ids=[session_id] if session_id else [],
         most_bytes=params.read_bytes,
     )
     # The session key of each current and earlier session id.
