@@ -319,6 +319,7 @@ class SessionsSearchTool(RecordTool[SessionsSearchArguments]):
         "Find words in past conversations, earlier sessions included. Each hit has the session, time, a snippet and "
         "an anchor: pass it to sessions_history to read the messages around it."
     )
+    parallel = True
 
     def __init__(self, views: SessionViews) -> None:
         self._views = views
