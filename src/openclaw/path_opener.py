@@ -46,6 +46,10 @@ class FileMissing(PathRefused):
     """No file exists at that path."""
 
 
+class IsFolder(PathRefused):
+    """The path is that of a folder, and a file was asked for."""
+
+
 class _Changed(Exception):
     """A component became a link between check and opening, so the path must be walked again."""
 
@@ -55,6 +59,10 @@ class PathGuard(Protocol):
 
     def refusal(self, path: str, *, writing: bool) -> str | None:
         """Return why the file must not be opened, or None. ``path`` is absolute, without links, and may not exist."""
+        ...
+
+    def hidden_names(self, folder: str, names: Sequence[str]) -> set[str]:
+        """Return which of the names in a folder are files that must not be read."""
         ...
 
 
@@ -145,13 +153,20 @@ class PathOpener:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
 
     def scan(self, path: str) -> list[tuple[str, Kind]]:
-        """Return the names in a folder, in sorted order, and what each is. Links are named and not followed."""
+        """Return the names in a folder, in sorted order, and what each is. Links are named and not followed.
+
+        The names of files that the guard refuses are left out.
+        """
 
         def scan_at(parent: int, name: str, _shown: str, _in_workspace: bool) -> list[tuple[str, Kind]]:
             fd = _open_final(name, _LIST, parent)
             try:
                 with os.scandir(fd) as entries:
-                    return sorted((entry.name, _kind(entry)) for entry in entries)
+                    found: list[tuple[str, Kind]] = sorted((entry.name, _kind(entry)) for entry in entries)
+                if self._guard is None:
+                    return found
+                hidden = self._guard.hidden_names(_path_of(fd), [entry for entry, _ in found])
+                return [(entry, kind) for entry, kind in found if entry not in hidden]
             finally:
                 os.close(fd)
 
@@ -160,8 +175,11 @@ class PathOpener:
             return self._at(resolved, scan_at, writing=False)
 
     @contextlib.contextmanager
-    def open_write_atomic(self, path: str) -> Generator[BinaryIO]:
-        """Yields a new file that replaces ``path`` if the block ends without an error. Missing parents are made."""
+    def open_write_atomic(self, path: str, *, mode: int | None = None) -> Generator[BinaryIO]:
+        """Yields a new file that replaces ``path`` if the block ends without an error. Missing parents are made.
+
+        A file that exists retains its mode bits; a new one is private unless ``mode`` is given.
+        """
         resolved = self.resolve(path)
         temporary = f".openclaw-{secrets.token_hex(8)}.tmp"
         with _explained(resolved):
@@ -175,6 +193,8 @@ class PathOpener:
                         if (existing.st_uid, existing.st_gid) != (os.geteuid(), os.getegid()):
                             with contextlib.suppress(PermissionError):
                                 os.fchown(file.fileno(), existing.st_uid, existing.st_gid)
+                    elif mode is not None:
+                        os.fchmod(file.fileno(), stat_modes.S_IMODE(mode) & 0o777)
                     os.fsync(file.fileno())
                 # A rename replaces whatever has that name now and does not follow a link.
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -185,15 +205,36 @@ class PathOpener:
             finally:
                 os.close(parent)
 
+    def remove(self, path: str) -> None:
+        """Remove a regular file that could also be replaced."""
+
+        def remove_at(parent: int, name: str, shown: str, in_workspace: bool) -> None:
+            folder, found, existing = _replaceable(parent, name, shown, in_workspace)
+            os.close(folder)
+            if existing is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), shown)
+            os.unlink(found, dir_fd=parent)
+
+        resolved = self.resolve(path)
+        with self.open_read(path):
+            pass  # Fails if there is no such file, before missing parents would be made.
+        with _explained(resolved):
+            self._at(resolved, remove_at, writing=True)
+
     @contextlib.contextmanager
-    def editing(self, path: str) -> Generator[None]:
-        """Lets one caller of this process at a time read, change and write the file."""
-        named = self.resolve(path)
-        try:
-            real = os.path.realpath(named)
-        except OSError:  # A link on the way was swapped meanwhile. Opening the file will tell.
-            real = str(named)
-        with _EDIT_LOCKS[hash(real) % len(_EDIT_LOCKS)]:
+    def editing(self, *paths: str) -> Generator[None]:
+        """Lets one caller of this process at a time read, change and write the files."""
+        locks: set[int] = set()
+        for path in paths:
+            named = self.resolve(path)
+            try:
+                real = os.path.realpath(named)
+            except OSError:  # A link on the way was swapped meanwhile. Opening the file will tell.
+                real = str(named)
+            locks.add(hash(real) % len(_EDIT_LOCKS))
+        with contextlib.ExitStack() as held:
+            for index in sorted(locks):  # Everybody takes them in this order, so that nobody waits forever.
+                held.enter_context(_EDIT_LOCKS[index])
             yield
 
     def _at(self, path: str, action: Callable[[int, str, str, bool], T], *, writing: bool, shown: str = "") -> T:
@@ -333,7 +374,7 @@ def _refuse_special(found: os.stat_result, path: str) -> None:
     if stat_modes.S_ISLNK(found.st_mode):
         raise _Changed
     if stat_modes.S_ISDIR(found.st_mode):
-        raise PathRefused(f"{path} is a directory, not a file")
+        raise IsFolder(f"{path} is a directory, not a file")
     if not stat_modes.S_ISREG(found.st_mode):
         raise PathRefused(f"{path} is not a regular file")
 

@@ -364,7 +364,8 @@ READERS = {
     "models/catalogue.py": "the name of a model that was not found, looked for in a thread or a command",
     "agent/request_log.py": "two prompts that the Gateway made itself, compared in a thread",
     "tools/arguments.py": "the beginning of the name of a tool that does not exist; LONGEST_NAME bounds it",
-    "tools/files.py": "two versions of a file of the workspace, with a limit of lines",
+    "tools/edit.py": "passages of a file of the workspace, with a limit of lines and characters",
+    "tools/files.py": "the name of a missing file and a limited number of names, in a thread",
     "cli": "commands of the owner, in a process of their own",
 }
 

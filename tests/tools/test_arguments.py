@@ -7,7 +7,8 @@ import pytest
 from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import InvalidArguments, required_text, validate_arguments
 from openclaw.tools.base import ToolError
-from openclaw.tools.files import EditTool, ReadArguments, ReadTool
+from openclaw.tools.edit import EditTool
+from openclaw.tools.files import ReadArguments, ReadTool
 
 
 def spec(properties: dict[str, Any], **rest: Any) -> ToolSpec:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -19,14 +19,8 @@ from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.files import (
     MAX_PAGE_BYTES,
     MAX_PAGE_LINES,
-    Ambiguous,
-    EditTool,
-    NotFound,
     ReadTool,
-    TextSpan,
     WriteTool,
-    edit_text,
-    locate,
     read_page,
 )
 
@@ -92,7 +86,7 @@ async def test_an_offset_beyond_the_end_names_the_number_of_lines(reader: ReadTo
 
 
 async def test_odd_requests(reader: ReadTool, context: ToolContext) -> None:
-    assert text_of(await read(reader, context, "")) == ""
+    assert text_of(await read(reader, context, "")) == "[f.txt is empty.]"
     assert text_of(await read(reader, context, "a\nb", offset=0)) == "a\nb"
     assert text_of(await read(reader, context, b"caf\xe9")) == "caf\ufffd"
     with pytest.raises((ToolError, PathRefused), match="offset must be 1 or more"):
@@ -117,24 +111,25 @@ def test_pages_read_one_after_the_other_give_the_whole_file(lines: list[str], li
     while True:
         page = read_page(io.BytesIO(data), len(collected) + 1, limit)
         collected += page.lines
-        if page.last == page.total_lines:
+        if page.last >= page.total_lines:
             break
-    assert b"\n".join(collected) == data
+    assert b"\n".join(collected) + b"\n" * page.final_newline == data
 
 
 @given(st.lists(st.integers(0, 3 * MAX_PAGE_BYTES // 4), min_size=1, max_size=12), st.integers(1, 12))
 def test_a_page_holds_whole_lines_within_the_limits(sizes: list[int], offset: int) -> None:
     data = b"\n".join(b"x" * size for size in sizes)
-    if offset > len(sizes):
+    whole = data.removesuffix(b"\n").split(b"\n") if data else []
+    if offset > max(1, len(whole)):
         with pytest.raises((ToolError, PathRefused), match="beyond end"):
             read_page(io.BytesIO(data), offset, None)
         return
     page = read_page(io.BytesIO(data), offset, None)
-    assert page.lines == data.split(b"\n")[offset - 1 : offset - 1 + len(page.lines)]
+    assert page.lines == whole[offset - 1 : offset - 1 + len(page.lines)]
     assert len(b"\n".join(page.lines)) <= MAX_PAGE_BYTES
     assert len(page.lines) <= MAX_PAGE_LINES
-    assert page.total_lines == len(sizes)
-    rest = data.split(b"\n")[offset - 1 + len(page.lines) :]
+    assert page.total_lines == len(whole)
+    rest = whole[offset - 1 + len(page.lines) :]
     assert (page.cut_by == "bytes") == bool(rest)
 
 
@@ -224,155 +219,85 @@ async def test_what_is_missing_or_impossible_is_said(writer: WriteTool, context:
     assert not (context.workspace / "a").exists()
 
 
-@pytest.fixture
-def editor(workspace: Path) -> EditTool:
-    return EditTool(PathOpener(workspace, confine=True))
+@pytest.mark.parametrize(
+    ("content", "arguments", "notice"),
+    [
+        ("a\nb\n", {"limit": 1}, "a\n\n[1 more line in file. Use offset=2 to continue.]"),
+        ("a\nb\n", {"limit": 2}, "a\nb\n"),
+        ("a\nb", {"limit": 2}, "a\nb"),
+        ("\n", {}, "\n"),
+        ("a\n\n", {"limit": 1}, "a\n\n[1 more line in file. Use offset=2 to continue.]"),
+        (f"{numbered(2000)}\n", {}, f"{numbered(2000)}\n"),
+        (
+            f"{'x' * 60_000}\nshort",
+            {},
+            "[Line 1 is 58.6KB, exceeds 50.0KB limit. Use exec: sed -n '1p' f.txt | head -c 51200]\n\n"
+            "[1 more line in file. Use offset=2 to continue.]",
+        ),
+    ],
+    ids=["one-more", "all", "no-newline", "blank", "blank-more", "full-page", "oversized"],
+)
+async def test_a_notice_counts_only_lines_that_exist(
+    reader: ReadTool, context: ToolContext, content: str, arguments: dict[str, Any], notice: str
+) -> None:
+    assert text_of(await read(reader, context, content, **arguments)) == notice
 
 
-async def edit(editor: EditTool, context: ToolContext, content: str, old: str, new: str) -> bytes:
-    path = context.workspace / "f.txt"
-    path.write_bytes(content.encode())
-    await editor.run({"path": "f.txt", "oldText": old, "newText": new}, context)
-    return path.read_bytes()
-
-
-async def test_one_passage_is_replaced_and_described(editor: EditTool, context: ToolContext) -> None:
-    (context.workspace / "f.txt").write_text("one\ntwo\nthree")
-    result = await editor.run({"file_path": "f.txt", "old_string": "two", "new_string": "TWO"}, context)
-    assert result.content == [TextBlock(text="Successfully replaced text in f.txt.")]
-    assert result.details == {"diff": " 1 one\n-2 two\n+2 TWO\n 3 three", "firstChangedLine": 2}
-    assert (context.workspace / "f.txt").read_text() == "one\nTWO\nthree"
-
-
-async def test_the_diff_shows_four_lines_around_and_numbers_them(editor: EditTool, context: ToolContext) -> None:
-    text = "\n".join(f"l{n}" for n in range(1, 21))
-    (context.workspace / "f.txt").write_text(text)
-    result = await editor.run({"path": "f.txt", "oldText": "l10\nl11\n", "newText": "l10\nnew\nnewer\n"}, context)
-    expected = [" 8 l8", " 9 l9", " 10 l10", "-11 l11", "+11 new", "+12 newer", " 12 l12", " 13 l13"]
-    rows = result.details["diff"].split("\n")
-    assert [row.replace("  ", " ") for row in rows[2:-3]] == expected
-    assert (len(rows), result.details["firstChangedLine"]) == (13, 11)
-
-
-async def test_an_empty_new_text_deletes(editor: EditTool, context: ToolContext) -> None:
-    assert await edit(editor, context, "a\nb\nc\n", "b\n", "") == b"a\nc\n"
-
-
-async def test_an_ambiguous_passage_is_refused_with_its_count(editor: EditTool, context: ToolContext) -> None:
-    with pytest.raises((ToolError, PathRefused), match=r"^Found 33000 occurrences"):
-        await edit(editor, context, "ab\n" * 33_000, "ab", "x")
-    with pytest.raises((ToolError, PathRefused), match=r"^Found 2 occurrences"):
-        await edit(editor, context, "aaa", "aa", "x")
-    with pytest.raises((ToolError, PathRefused), match=r"^Found 2 occurrences"):
-        await edit(editor, context, "“a”  \n„a‟", '"a"', "x")
-    assert (context.workspace / "f.txt").read_text() == "“a”  \n„a‟"
+async def test_a_directory_lists_its_entries(reader: ReadTool, context: ToolContext) -> None:
+    folder = context.workspace / "docs"
+    (folder / "guide").mkdir(parents=True)
+    assert text_of(await reader.run({"path": "docs/guide"}, context)) == "[docs/guide is an empty directory.]"
+    (folder / "a.md").write_text("x")
+    (folder / "b.md").symlink_to("a.md")
+    expected = "[Directory docs, 3 entries]\na.md\nb.md (link)\nguide/"
+    assert text_of(await reader.run({"path": "docs"}, context)) == expected
+    part = text_of(await reader.run({"path": "docs", "offset": 2, "limit": 1}, context))
+    assert part.endswith("b.md (link)\n\n[Showing entries 2-2 of 3. Use offset=3 to continue.]")
+    with pytest.raises(ToolError, match=r"Offset 4 is beyond the end of docs \(3 entries\)"):
+        await reader.run({"path": "docs", "offset": 4}, context)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "problem"),
+    ("path", "meant"),
     [
-        ("zzz", "y", "Could not find the text in f.txt"),
-        ("two", "two", "No changes made to f.txt"),
-        ("", "x", "oldText is empty"),
-        ("  ", "x", "Could not find"),
+        ("docs/raedme.md", "docs/readme.md"),
+        ("docs/README.md", "docs/readme.md"),
+        ("docs/readme.txt", "docs/readme.md"),
+        ("readme.md", "docs/readme.md"),
+        ("doc/readme.md", "docs/readme.md"),
+        ("wherever/else.py", None),
     ],
 )
-async def test_an_edit_that_cannot_be_meant_is_refused(
-    editor: EditTool, context: ToolContext, old: str, new: str, problem: str
+async def test_a_missing_file_comes_with_what_was_meant(
+    reader: ReadTool, context: ToolContext, path: str, meant: str | None
 ) -> None:
-    with pytest.raises((ToolError, PathRefused), match=problem):
-        await edit(editor, context, "one\ntwo\n", old, new)
+    (context.workspace / "docs").mkdir()
+    (context.workspace / "docs" / "readme.md").write_text("x")
+    with pytest.raises(PathRefused) as missing:
+        await reader.run({"path": path}, context)
+    assert str(missing.value).startswith("ENOENT: no such file or directory")
+    assert str(missing.value).endswith(f"Did you mean {meant}?" if meant else "else.py'")
 
 
-async def test_missing_files_and_parameters_are_named(editor: EditTool, context: ToolContext) -> None:
-    with pytest.raises((ToolError, PathRefused), match=r"^File not found: zz$"):
-        await editor.run({"path": "zz", "oldText": "a", "newText": "b"}, context)
-    with pytest.raises(
-        (ToolError, PathRefused), match=r"Missing required parameter: newText \(newText or new_string\)"
-    ):
-        await editor.run({"path": "zz", "oldText": "a"}, context)
-    (context.workspace / "latin").write_bytes(b"caf\xe9")
-    with pytest.raises((ToolError, PathRefused), match="not UTF-8"):
-        await editor.run({"path": "latin", "oldText": "caf", "newText": "b"}, context)
+class Hiding:
+    """A guard that keeps everything named secret from the run."""
+
+    def refusal(self, path: str, *, writing: bool) -> str | None:
+        return "belongs to the owner" if "secret" in path else None
+
+    def hidden_names(self, folder: str, names: Sequence[str]) -> set[str]:
+        return {name for name in names if "secret" in f"{folder}/{name}"}
 
 
-@pytest.mark.parametrize(
-    ("text", "old", "new", "expected"),
-    [
-        ("\ufeffa\r\nb\r\nc", "a\nb", "x\ny", "\ufeffx\r\ny\r\nc"),
-        ("a\r\nb\nc\r\n", "b", "x\ny", "a\r\nx\r\ny\nc\r\n"),
-        ("a\nb\n", "a\r\nb", "x\r\ny", "x\ny\n"),
-        ("say “hi”  \nkept “q”  \n", 'say "hi"', "bye", "bye  \nkept “q”  \n"),
-        ("if x:   \n    go()\t\nend – here\n", "if x:\n    go()\n", "pass\n", "pass\nend – here\n"),
-        ("a\u00a0b \r\n“c”\r\n", 'a b\n"c"\n', "x\n", "x\r\n"),
-        ("f(‘x’) + 1", "f('x') ", "g() ", "g() + 1"),
-        ("f(‘x’)   \nnext", "f('x') ", "g()", "g()\nnext"),
-    ],
-    ids=[
-        "bom-and-crlf",
-        "mixed-endings",
-        "crlf-in-request",
-        "quotes",
-        "trailing-blanks",
-        "nbsp-crlf",
-        "blank-inside-line",
-        "blank-at-line-end",
-    ],
-)
-async def test_only_the_passage_changes_whatever_the_file_looks_like(
-    editor: EditTool, context: ToolContext, text: str, old: str, new: str, expected: str
-) -> None:
-    assert await edit(editor, context, text, old, new) == expected.encode()
+async def test_a_guest_does_not_learn_the_names_of_the_owners_files(reader: ReadTool, context: ToolContext) -> None:
+    (context.workspace / "secrets.md").write_text("x")
+    (context.workspace / "plan.md").write_text("x")
+    guest = msgspec.structs.replace(context, owner_files=Hiding())
+    assert text_of(await reader.run({"path": "."}, guest)) == "[Directory ., 1 entry]\nplan.md"
+    with pytest.raises(PathRefused, match=r"access '.*secret.md'$"):
+        await reader.run({"path": "secret.md"}, msgspec.structs.replace(context, owner_files=NamesOnly()))
 
 
-alphabet = st.text(alphabet="ab \n\r\t“”'\"–-\u00a0é", max_size=40)
-
-
-@example("0", "\r\n", "", "")
-@example("a", "\r\nb", "", "c")
-@given(alphabet, alphabet, alphabet, alphabet)
-def test_an_exact_unique_passage_is_replaced_exactly(before: str, old: str, after: str, new: str) -> None:
-    text = before + old + after
-    plain, needle = text.replace("\r\n", "\n"), old.replace("\r\n", "\n")
-    assume(needle and text.find(old) == len(before) and plain.find(needle, plain.find(needle) + 1) < 0)
-    # A line end cut in two by the passage is not something a model can name.
-    assume(not (before.endswith("\r") and old.startswith("\n")) and not (old.endswith("\r") and after[:1] == "\n"))
-    span = locate(text, old)
-    assert span == TextSpan(len(before), len(before) + len(old))
-    expected_new = new.replace("\r\n", "\n")
-    newline = text.find("\n")
-    if newline > 0 and text[newline - 1] == "\r":
-        expected_new = expected_new.replace("\n", "\r\n")
-    assume(expected_new != old)
-    changed, diff = edit_text(text, old, new, "f")
-    assert changed == before + expected_new + after
-    assert diff.first_changed_line >= 1
-
-
-@given(alphabet, alphabet)
-def test_a_passage_is_found_once_refused_or_absent_and_never_misplaced(text: str, old: str) -> None:
-    found = locate(text, old)
-    if isinstance(found, TextSpan):
-        assert 0 <= found.start < found.end <= len(text)
-    else:
-        assert isinstance(found, NotFound | Ambiguous)
-
-
-@given(st.lists(st.text(alphabet="abc", min_size=1, max_size=4), min_size=2, max_size=8, unique=True), st.data())
-def test_trailing_blanks_and_line_ends_elsewhere_survive_a_fuzzy_edit(words: list[str], data: st.DataObject) -> None:
-    blanks = st.sampled_from(["", " ", "\t ", "\u00a0"])
-    ends = st.sampled_from(["\n", "\r\n"])
-    lines = [f"<{word}>" + data.draw(blanks) + data.draw(ends) for word in words]
-    index = data.draw(st.integers(0, len(words) - 2))
-    old = f"<{words[index]}>\n<{words[index + 1]}>\n"
-    changed, _ = edit_text("".join(lines), old, "", "f")
-    assert changed == "".join(lines[:index] + lines[index + 2 :])
-
-
-async def test_edits_of_one_file_at_the_same_time_all_count(workspace: Path, context: ToolContext) -> None:
-    (workspace / "f.txt").write_text("\n".join(f"<{n}>" for n in range(20)))
-    tools = [EditTool(PathOpener(workspace, confine=bool(n % 2))) for n in range(20)]
-    await asyncio.gather(
-        *(t.run({"path": "f.txt", "oldText": f"<{n}>", "newText": f"done {n}"}, context) for n, t in enumerate(tools))
-    )
-    assert (workspace / "f.txt").read_text() == "\n".join(f"done {n}" for n in range(20))
+class NamesOnly(Hiding):
+    def refusal(self, path: str, *, writing: bool) -> str | None:
+        return None

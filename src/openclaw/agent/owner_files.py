@@ -8,7 +8,7 @@ without regard to case, because a disk may ignore case.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES, MEMORY_FILES
@@ -55,6 +55,15 @@ class OwnerFiles:
             return _IS_PRIVATE
         return None
 
+    def hidden_names(self, folder: str, names: Sequence[str]) -> set[str]:
+        private, state, opened = map(_spellings, (self._private, [self._state], self._open))
+
+        def hidden(name: str) -> bool:
+            plain = _plain(f"{folder.rstrip('/')}/{name}")
+            return _below(plain, private) or (_below(plain, state) and not _below(plain, opened))
+
+        return {name for name in names if hidden(name)}
+
 
 def _extra_paths(config: Config, agent_id: str) -> list[str]:
     agent = agent_config(config, agent_id)
@@ -64,12 +73,17 @@ def _extra_paths(config: Config, agent_id: str) -> list[str]:
 
 def _is_below(path: str, places: Iterable[Path]) -> bool:
     """Whether the path is one of the places or below it. A place may be a link: both of its paths count."""
-    plain = _plain(path)
-    for folder in places:
-        for spelling in {_plain(os.path.realpath(folder.parent / folder.name)), _plain(_beside_link(folder))}:
-            if plain == spelling or plain.startswith(f"{spelling}/"):
-                return True
-    return False
+    return _below(_plain(path), _spellings(places))
+
+
+def _below(plain: str, spellings: Iterable[str]) -> bool:
+    return any(plain == spelling or plain.startswith(f"{spelling}/") for spelling in spellings)
+
+
+def _spellings(places: Iterable[Path]) -> set[str]:
+    return {
+        _plain(path) for place in places for path in (os.path.realpath(place.parent / place.name), _beside_link(place))
+    }
 
 
 def _beside_link(place: Path) -> str:

@@ -155,6 +155,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "path": ("file_path",),
     "oldText": ("old_string",),
     "newText": ("new_string",),
+    "replaceAll": ("replace_all",),
     "command": ("cmd",),
 }
 """Names that other agents use for the same parameter. Models that were trained on those use them by mistake."""
@@ -174,8 +175,7 @@ class InvalidArguments(ToolError):
 def validate_arguments(spec: ToolSpec, arguments: dict[str, Any]) -> dict[str, Any]:
     """A copy of the arguments with aliases renamed and types repaired. Raises ``InvalidArguments``."""
     problems: list[str] = []
-    renamed = rename_aliases(spec.parameters, arguments)
-    checked = _check(spec.parameters, renamed, "", problems, 0)
+    checked = _check(spec.parameters, arguments, "", problems, 0)
     if problems or not isinstance(checked, dict):
         raise InvalidArguments(_report(spec.name, problems, arguments))
     return cast("dict[str, Any]", checked)
@@ -327,7 +327,7 @@ def _check_object(
     required = set(cast("list[str]", schema.get("required", [])))
     extra = schema.get("additionalProperties", True)
     checked: dict[str, Any] = {}
-    for name, item in value.items():
+    for name, item in rename_aliases(schema, value).items():
         inner = f"{path}.{name}" if path else name
         if name in properties:
             # Models that must fill in every field send null for an argument they do not give.

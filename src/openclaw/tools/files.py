@@ -1,45 +1,34 @@
-"""The file tools: ``read`` shows part of a file or a picture, ``write`` writes a file, ``edit`` replaces a passage."""
+"""The file tools ``read``, which shows part of a file or a picture, and ``write``, which writes a whole file."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
-import re
 import shlex
 import threading
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from io import BytesIO
 from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta
 
 from openclaw.messages import TextBlock, UserBlock
-from openclaw.path_opener import FileMissing, PathOpener
+from openclaw.path_opener import FileMissing, IsFolder, PathOpener, PathRefused
 from openclaw.pictures import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.documents import MAX_DOCUMENT_BYTES, DocumentText, Kind, document_kind, page_range, read_document
 
 MAX_PAGE_LINES = 2000
 MAX_PAGE_BYTES = 50 * 1024
-MAX_EDIT_BYTES = 20 * 1024 * 1024
-CONTEXT_LINES = 4
-MAX_DIFF_LINES = 400
+MAX_ENTRIES = 1000
+MAX_COMPARED = 3000
+"""So many names are compared with that of a missing file."""
+SKIPPED_FOLDERS = ("node_modules", "__pycache__")
 _CHUNK = 1024 * 1024
 _HEAD = 8192
-_BOM = "\ufeff"
-_FUZZY = str.maketrans(
-    {
-        **dict.fromkeys("\u2018\u2019\u201a\u201b", "'"),
-        **dict.fromkeys("\u201c\u201d\u201e\u201f", '"'),
-        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),
-        **dict.fromkeys("\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " "),
-    }
-)
-"""Each character is replaced by one character, so that offsets stay the same."""
-_TRAILING_SPACE = re.compile(r"(?<![^\S\n])[^\S\n]+(?=\n|\Z)")
-"""It begins only where blanks begin, because a long run of blanks would otherwise be read from each of them."""
-_BLANKS_TO_END = re.compile(r"[^\S\n]+(?=\n|\Z)")
 
 
 class FilePage(msgspec.Struct, kw_only=True):
@@ -55,24 +44,34 @@ class FilePage(msgspec.Struct, kw_only=True):
     oversized: int = 0
     """Size of the first line if it alone is too large to show."""
 
+    final_newline: bool = False
+    """Whether the file ends with a line end. No line follows it."""
+
     @property
     def last(self) -> int:
         return self.first + len(self.lines) - 1
 
+    @property
+    def text(self) -> str:
+        whole = self.final_newline and self.lines and self.last == self.total_lines
+        return b"\n".join(self.lines).decode("utf-8", "replace") + ("\n" if whole else "")
+
 
 class ReadArguments(ToolArguments):
-    path: Annotated[str, Meta(description="File to read, relative to the workspace or absolute")]
+    path: Annotated[str, Meta(description="File or directory to read, relative to the workspace or absolute")]
     offset: Annotated[int, Meta(description="Line to start at, from 1")] = 1
     limit: Annotated[int, Meta(ge=1, description="Most lines to return")] | None = None
+    pages: Annotated[str, Meta(description="Pages of a PDF: 3, 2-5 or 8-")] | None = None
 
 
 class ReadTool(RecordTool[ReadArguments]):
     name = "read"
     parallel = True
-    summary = "Read file contents"
+    summary = "Read files, directories, pictures and documents"
     description = (
         "Read a file. Text comes in pages of at most 2000 lines or 50KB; continue with offset until the end. "
-        "Pictures (jpg, png, gif, webp) are shown as images."
+        "Pictures (jpg, png, gif, webp) are shown as images; PDF, docx, xlsx and ipynb come as text. "
+        "A directory lists its entries."
     )
 
     def __init__(self, opener: PathOpener) -> None:
@@ -80,35 +79,147 @@ class ReadTool(RecordTool[ReadArguments]):
 
     async def execute(self, arguments: ReadArguments, context: ToolContext) -> ToolResult:
         path = required_text(arguments.path, "path")
-        offset, limit = arguments.offset or 1, arguments.limit
-        if offset < 1:
-            raise ToolError(f"offset must be 1 or more, not {offset}")
+        if arguments.offset < 0:
+            raise ToolError(f"offset must be 1 or more, not {arguments.offset}")
+        first, last = page_range(arguments.pages) if arguments.pages else (1, 0)
+        lines = LineRange(arguments.offset or 1, arguments.limit)
         stop = threading.Event()
         try:
             opener = context.guarded(self.opener)
-            return await asyncio.to_thread(self._read, opener, path, offset, limit, context.model_sees_images, stop)
+            shown = await asyncio.to_thread(_read, opener, path, lines, context.model_sees_images, stop)
+            if isinstance(shown, ToolResult):
+                if arguments.pages:
+                    raise ToolError(f"pages is for PDF documents, and {path} is not one; use offset and limit")
+                return shown
+            document = await read_document(path, shown.kind, shown.data, first, last)
+            if shown.kind == "pdf":
+                return _pdf(document, path, lines, last)
+            return await asyncio.to_thread(_document, document, path, lines)
         finally:
             stop.set()
 
-    def _read(
-        self, opener: PathOpener, path: str, offset: int, limit: int | None, sees: bool, stop: threading.Event
-    ) -> ToolResult:
-        with opener.open_read(path) as file:
+
+class LineRange(msgspec.Struct, frozen=True):
+    """The lines that a call asks for."""
+
+    offset: int
+    limit: int | None
+
+
+class _Document(msgspec.Struct, frozen=True):
+    kind: Kind
+    data: bytes
+
+
+def _read(opener: PathOpener, path: str, lines: LineRange, sees: bool, stop: threading.Event) -> ToolResult | _Document:
+    try:
+        with explain_missing(opener, path), opener.open_read(path) as file:
             head = file.read(_HEAD)
             file.seek(0)
             if mime_type := sniff_image(head):
                 return _picture(file.read(MAX_SOURCE_BYTES + 1), mime_type, sees)
+            if kind := document_kind(path, head):
+                return _Document(kind, file.read(MAX_DOCUMENT_BYTES + 1))
             if b"\0" in head:
                 raise ToolError(f"{path} is a binary file; look at it with exec, e.g. file or xxd | head")
-            page = read_page(file, offset, limit, stop)
-        return _text(page, path)
+            page = read_page(file, lines.offset, lines.limit, stop)
+    except IsFolder:
+        return _entries(opener.scan(path), path, lines)
+    return _text(page, path)
+
+
+def _entries(entries: Sequence[tuple[str, str]], path: str, lines: LineRange) -> ToolResult:
+    """A folder's entries, one per line. A folder ends with a slash."""
+    total, first = len(entries), lines.offset
+    if not total:
+        return text_result(f"[{path} is an empty directory.]")
+    if first > total:
+        raise ToolError(f"Offset {first} is beyond the end of {path} ({_count(total, 'entry', 'entries')})")
+    shown = entries[first - 1 : first - 1 + min(lines.limit or MAX_ENTRIES, MAX_ENTRIES)]
+    names = [name + {"folder": "/", "link": " (link)"}.get(kind, "") for name, kind in shown]
+    last = first - 1 + len(names)
+    text = f"[Directory {path}, {_count(total, 'entry', 'entries')}]\n" + "\n".join(names)
+    if last < total or first > 1:
+        more = f" Use offset={last + 1} to continue." if last < total else ""
+        text += f"\n\n[Showing entries {first}-{last} of {total}.{more}]"
+    return text_result(text)
+
+
+def _pdf(document: DocumentText, path: str, lines: LineRange, last: int) -> ToolResult:
+    """Pages of a PDF. One that alone is too long comes in parts, by lines."""
+    pages = document.pages
+    text = "\n\n".join(f"--- Page {page.number} ---\n{page.text or '[No text on this page.]'}" for page in pages)
+    part = read_page(BytesIO(text.encode()), lines.offset, lines.limit)
+    end = pages[-1].number
+    which = f"page {end}" if len(pages) == 1 else f"pages {pages[0].number}-{end}"
+    notice = f"PDF, {which} of {document.total}."
+    if part.oversized:
+        return _text(part, path)
+    if part.last < part.total_lines:
+        notice += f" Showing lines {part.first}-{part.last} of {part.total_lines} of them."
+        chosen = f"{end}" if len(pages) == 1 else f"{pages[0].number}-{end}"
+        notice += f' Use pages="{chosen}" and offset={part.last + 1} to continue.'
+    elif end < min(last or document.total, document.total):
+        notice += f' Use pages="{end + 1}-{last or ""}" to continue.'
+    elif end < document.total:
+        rest = f"Page {document.total} was" if end + 1 == document.total else f"Pages {end + 1}-{document.total} were"
+        notice += f" {rest} not asked for."
+    if not any(page.text for page in pages):
+        notice += " These pages have no text; they may be scanned pictures."
+    return text_result(f"{part.text}\n\n[{notice}]")
+
+
+def _document(document: DocumentText, path: str, lines: LineRange) -> ToolResult:
+    if not document.text.strip():
+        return text_result(f"[{path} has no text.]")
+    result = _text(read_page(BytesIO(document.text.encode("utf-8", "replace")), lines.offset, lines.limit), path)
+    if document.cut:
+        notice = f"[The document is longer: only its first {len(document.text)} characters can be read.]"
+        result.content.append(TextBlock(text=notice))
+    return result
+
+
+@contextlib.contextmanager
+def explain_missing(opener: PathOpener, path: str, problem: str = "") -> Generator[None]:
+    """Add the files that may have been meant to the error about a missing one. ``problem`` replaces its text."""
+    try:
+        yield
+    except FileMissing as error:
+        text = f"{problem}: {path}" if problem else str(error)
+        similar = similar_paths(opener, path)
+        raise FileMissing(f"{text}. Did you mean {' or '.join(similar)}?" if similar else text) from None
+
+
+def similar_paths(opener: PathOpener, path: str) -> list[str]:
+    """Return up to three paths that resemble one that does not exist: in its folder, or of the same name elsewhere."""
+    folder, _, name = path.strip().rstrip("/").rpartition("/")
+    prefix = f"{folder}/" if folder or path.startswith("/") else ""
+    with contextlib.suppress(PathRefused):
+        names = {entry.casefold(): entry for entry, _ in opener.scan(prefix or ".")[:MAX_COMPARED]}
+        stem = name.casefold().rpartition(".")[0] or name.casefold()
+        close = difflib.get_close_matches(name.casefold(), names, n=3, cutoff=0.7)
+        close += [entry for entry in names if entry.rpartition(".")[0] == stem or entry == stem]
+        if close:
+            return [f"{prefix}{names[entry]}" for entry in dict.fromkeys(close)][:3]
+    found: list[str] = []
+    folders, seen = [""], 0
+    while folders and seen < MAX_COMPARED and len(found) < 3:
+        below = folders.pop(0)
+        with contextlib.suppress(PathRefused):
+            for entry, kind in opener.scan(below or "."):
+                seen += 1
+                if kind == "folder" and not entry.startswith(".") and entry not in SKIPPED_FOLDERS:
+                    folders.append(f"{below}{entry}/")
+                elif kind == "file" and entry.casefold() == name.casefold():
+                    found.append(f"{below}{entry}")
+    return found[:3]
 
 
 def read_page(file: BinaryIO, offset: int, limit: int | None, stop: threading.Event | None = None) -> FilePage:
     """Reads the file once as a stream and keeps only the page, however large the file or a line is."""
     most_lines = MAX_PAGE_LINES if limit is None else min(limit, MAX_PAGE_LINES)
     page = FilePage(lines=[], first=offset, total_lines=1, total_bytes=0)
-    collecting, line, line_size, used = True, b"", 0, 0
+    collecting, line, line_size, used, end = True, b"", 0, 0, b""
 
     def end_line() -> None:
         nonlocal collecting, line, line_size, used
@@ -129,6 +240,7 @@ def read_page(file: BinaryIO, offset: int, limit: int | None, stop: threading.Ev
         if stop is not None and stop.is_set():
             raise ToolError("Reading was stopped")
         page.total_bytes += len(chunk)
+        end = chunk[-1:]
         if page.total_lines + (newlines := chunk.count(b"\n")) < offset:
             page.total_lines += newlines
             line, line_size = b"", 0
@@ -148,25 +260,32 @@ def read_page(file: BinaryIO, offset: int, limit: int | None, stop: threading.Ev
         line_size += len(chunk) - start
         if collecting and line_size <= MAX_PAGE_BYTES:
             line += chunk[start:]
-    end_line()
-    if offset > page.total_lines:
-        raise ToolError(f"Offset {offset} is beyond end of file ({page.total_lines} lines total)")
+    if end in (b"", b"\n"):
+        page.total_lines -= 1
+        page.final_newline = end == b"\n"
+    else:
+        end_line()
+    if offset > max(1, page.total_lines):
+        raise ToolError(f"Offset {offset} is beyond end of file ({_count(page.total_lines, 'line', 'lines')} total)")
     return page
 
 
 def _text(page: FilePage, path: str) -> ToolResult:
-    text = b"\n".join(page.lines).decode("utf-8", "replace")
-    following = page.last + 1
+    text, following = page.text, page.last + 1
+    if not page.total_lines:
+        return text_result(f"[{path} is empty.]")
     if page.oversized:
         hint = f"Use exec: sed -n '{page.first}p' {shlex.quote(path)} | head -c {MAX_PAGE_BYTES}"
         text = f"[Line {page.first} is {_size(page.oversized)}, exceeds {_size(MAX_PAGE_BYTES)} limit. {hint}]"
+        if page.first < page.total_lines:
+            text += f"\n\n[{_more_lines(page.total_lines - page.first)}. Use offset={page.first + 1} to continue.]"
     elif page.cut_by:
         size = f" ({_size(MAX_PAGE_BYTES)} limit)" if page.cut_by == "bytes" else ""
         shown = f"Showing lines {page.first}-{page.last} of {page.total_lines}{size}"
         text += f"\n\n[{shown}. Use offset={following} to continue.]"
     elif page.last < page.total_lines:
         more = page.total_lines - page.last
-        return text_result(f"{text}\n\n[{more} more lines in file. Use offset={following} to continue.]")
+        return text_result(f"{text}\n\n[{_more_lines(more)}. Use offset={following} to continue.]")
     else:
         return text_result(text)
     truncation = {
@@ -195,6 +314,14 @@ def _picture(data: bytes, mime_type: str, model_sees_images: bool) -> ToolResult
         text = f"Read image file [{fitted.block.mime_type}]\n{fitted.note}"
     content: list[UserBlock] = [TextBlock(text=text), fitted.block]
     return ToolResult(content=content)
+
+
+def _more_lines(count: int) -> str:
+    return f"{_count(count, 'more line', 'more lines')} in file"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _size(count: int) -> str:
@@ -254,202 +381,3 @@ def encode_text(text: str) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ToolError(f"The text holds half of a character (position {error.start}) and cannot be written") from None
-
-
-class EditArguments(ToolArguments):
-    path: Annotated[str, Meta(description="File to edit, relative to the workspace or absolute")]
-    old_text: Annotated[str, Meta(description="The passage as it is now")]
-    new_text: Annotated[str, Meta(description="What to put in its place")]
-
-
-class EditTool(RecordTool[EditArguments]):
-    name = "edit"
-    summary = "Make precise edits to files"
-    description = (
-        "Replace one passage of a file. oldText must occur exactly once, blanks and line breaks included; "
-        "add surrounding lines to make it unique. An empty newText deletes the passage."
-    )
-
-    def __init__(self, opener: PathOpener) -> None:
-        self._opener = opener
-
-    async def execute(self, arguments: EditArguments, context: ToolContext) -> ToolResult:
-        path, old, new = required_text(arguments.path, "path"), arguments.old_text, arguments.new_text
-        if not old:
-            raise ToolError("oldText is empty; give the passage to replace, or use write for a whole file")
-        diff = await asyncio.to_thread(self._edit, context.guarded(self._opener), path, old, new)
-        details = {"diff": diff.text, "firstChangedLine": diff.first_changed_line}
-        return text_result(f"Successfully replaced text in {path}.", details)
-
-    def _edit(self, opener: PathOpener, path: str, old: str, new: str) -> Diff:
-        with opener.editing(path):
-            bom, text = self._read(opener, path)
-            changed, diff = edit_text(text, old, new, path)
-            with opener.open_write_atomic(path) as file:
-                file.write(encode_text(bom + changed))
-        return diff
-
-    def _read(self, opener: PathOpener, path: str) -> tuple[str, str]:
-        try:
-            with opener.open_read(path) as file:
-                data = file.read(MAX_EDIT_BYTES + 1)
-        except FileMissing:
-            raise FileMissing(f"File not found: {path}") from None
-        if len(data) > MAX_EDIT_BYTES:
-            raise ToolError(f"{path} has more than {MAX_EDIT_BYTES} bytes, too large to edit; use exec (sed, a script)")
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ToolError(
-                f"{path} is not UTF-8 text (byte {error.start}); an edit would damage it, use exec instead"
-            ) from None
-        return (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
-
-
-def edit_text(text: str, old: str, new: str, path: str) -> tuple[str, Diff]:
-    """The text with the passage replaced. Raises ``ToolError`` for the model if that is not possible."""
-    span = locate(text, old.removeprefix(_BOM))
-    if isinstance(span, NotFound):
-        raise ToolError(f"Could not find the text in {path}. oldText must match it, blanks and line breaks included.")
-    if isinstance(span, Ambiguous):
-        raise ToolError(
-            f"Found {span.count} occurrences of the text in {path}. Add surrounding lines so that it is unique."
-        )
-    changed = replace(text, span, new)
-    if changed == text:
-        raise ToolError(f"No changes made to {path}: newText is what already stands there.")
-    return changed, describe_change(text, changed, span)
-
-
-# Finding and replacing the passage of an edit. Every other byte of the file stays as it is.
-
-
-class TextSpan(msgspec.Struct, frozen=True):
-    start: int
-    end: int
-
-
-class NotFound(msgspec.Struct, frozen=True):
-    pass
-
-
-class Ambiguous(msgspec.Struct, frozen=True):
-    count: int
-
-
-class _View(msgspec.Struct, frozen=True):
-    """A text with some characters left out, and the place of each run of kept characters in the original."""
-
-    text: str
-    starts: list[int]
-    """Offsets in ``text`` at which a run begins."""
-    shifts: list[int]
-    """What to add to offsets of that run to get the offset in the original."""
-
-    def original_span(self, span: TextSpan) -> TextSpan:
-        # The end is taken from the last character inside, so that characters left out after it are not included.
-        return TextSpan(self._original(span.start), self._original(span.end - 1) + 1)
-
-    def _original(self, offset: int) -> int:
-        return offset + self.shifts[bisect_right(self.starts, offset) - 1]
-
-
-def locate(text: str, old: str) -> TextSpan | NotFound | Ambiguous:
-    """Finds ``old`` in the text. Line ends may differ; if need be, typographic characters and trailing blanks too."""
-    lines = _without(text, [match.span() for match in re.finditer(r"\r(?=\n)", text)])
-    old = old.replace("\r\n", "\n")
-    spans = _find(lines.text, old)
-    if isinstance(spans, NotFound):
-        spans = _locate_fuzzily(lines, old)
-    elif isinstance(spans, TextSpan):
-        spans = lines.original_span(spans)
-    if isinstance(spans, TextSpan) and text.startswith("\r\n", max(0, spans.start - 1)):
-        # The passage begins with the end of a line, so it includes the whole line end.
-        return TextSpan(spans.start - 1, spans.end)
-    return spans
-
-
-def replace(text: str, span: TextSpan, new: str) -> str:
-    """Puts ``new`` in place of the span, with the line ends of the file."""
-    new = new.replace("\r\n", "\n")
-    first_line, newline, _ = text.partition("\n")
-    if newline and first_line.endswith("\r"):
-        new = new.replace("\n", "\r\n")
-    return text[: span.start] + new + text[span.end :]
-
-
-def _locate_fuzzily(lines: _View, old: str) -> TextSpan | NotFound | Ambiguous:
-    straight = lines.text.translate(_FUZZY)
-    trimmed = _without(straight, [match.span() for match in _TRAILING_SPACE.finditer(straight)])
-    old = old.translate(_FUZZY)
-    body, newline, last = old.rpartition("\n")
-    # A blank at the very end of ``old`` may be inside a line of the file, where blanks count.
-    spans = _find(trimmed.text, _TRAILING_SPACE.sub("", body + newline) + last)
-    if isinstance(spans, NotFound) and (needle := _TRAILING_SPACE.sub("", old)):
-        spans = _find(trimmed.text, needle)
-    if not isinstance(spans, TextSpan):
-        return spans
-    span = trimmed.original_span(spans)
-    if old != old.rstrip(" \t") and (blanks := _BLANKS_TO_END.match(straight, span.end)):
-        span = TextSpan(span.start, blanks.end())
-    return lines.original_span(span)
-
-
-def _find(text: str, needle: str) -> TextSpan | NotFound | Ambiguous:
-    start = text.find(needle) if needle else -1
-    if start < 0:
-        return NotFound()
-    if text.find(needle, start + 1) >= 0:
-        return Ambiguous(max(2, text.count(needle)))
-    return TextSpan(start, start + len(needle))
-
-
-def _without(text: str, gaps: list[tuple[int, int]]) -> _View:
-    parts: list[str] = []
-    starts, shifts = [0], [0]
-    position = removed = 0
-    for start, end in gaps:
-        parts.append(text[position:start])
-        removed += end - start
-        starts.append(end - removed)
-        shifts.append(removed)
-        position = end
-    parts.append(text[position:])
-    return _View("".join(parts), starts, shifts)
-
-
-class Diff(msgspec.Struct, frozen=True):
-    text: str
-    first_changed_line: int
-
-
-def describe_change(old: str, new: str, span: TextSpan) -> Diff:
-    """A numbered diff of the changed lines with some context. Only the lines around ``span`` are compared."""
-    first = old.count("\n", 0, span.start)
-    old_lines, new_lines = _split(old), _split(new)
-    tail = len(old_lines) - 1 - old.count("\n", 0, span.end)
-    before, after = old_lines[first : len(old_lines) - tail], new_lines[first : len(new_lines) - tail]
-    width = len(str(max(len(old_lines), len(new_lines))))
-    rows = [f" {number + 1:>{width}} {old_lines[number]}" for number in range(max(0, first - CONTEXT_LINES), first)]
-    first_changed = 0
-    operations: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(before), 0, len(after))]
-    if len(before) + len(after) <= MAX_DIFF_LINES:
-        operations = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    for tag, a, b, c, d in operations:
-        if tag == "equal":
-            rows += [f" {first + number + 1:>{width}} {before[number]}" for number in range(a, b)]
-            continue
-        first_changed = first_changed or first + c + 1
-        rows += [f"-{first + number + 1:>{width}} {before[number]}" for number in range(a, b)]
-        rows += [f"+{first + number + 1:>{width}} {after[number]}" for number in range(c, d)]
-    end = first + len(before)
-    rows += [
-        f" {number + 1:>{width}} {old_lines[number]}" for number in range(end, min(len(old_lines), end + CONTEXT_LINES))
-    ]
-    if len(rows) > MAX_DIFF_LINES:
-        rows = [*rows[:MAX_DIFF_LINES], f" {'':>{width}} ... {len(rows) - MAX_DIFF_LINES} more lines"]
-    return Diff("\n".join(rows), first_changed or first + 1)
-
-
-def _split(text: str) -> list[str]:
-    return text.replace("\r\n", "\n").split("\n")

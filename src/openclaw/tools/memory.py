@@ -140,7 +140,7 @@ class MemoryGetTool(RecordTool[MemoryGetArguments]):
                 page = read_page(file, first, count)
         except FileMissing:
             raise ToolError(f"The memory file {name} does not exist yet") from None
-        return name, b"\n".join(page.lines).decode("utf-8", "replace")
+        return name, page.text
 
 
 def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import msgspec
 
 from openclaw.path_opener import PathOpener
 from openclaw.tools.base import Tool
+from openclaw.tools.edit import EditTool
 from openclaw.tools.exec.approvals import ApprovalRules
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool, OutputStore
-from openclaw.tools.files import EditTool, ReadTool, WriteTool
+from openclaw.tools.files import ReadTool, WriteTool
 from openclaw.tools.nodes import NodeCalls
 from openclaw.tools.process import ProcessRegistry, ProcessTool
 
