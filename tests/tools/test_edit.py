@@ -15,7 +15,7 @@ from openclaw.messages import TextBlock
 from openclaw.path_opener import PathOpener, PathRefused
 from openclaw.tools.arguments import validate_arguments
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
-from openclaw.tools.edit import Change, EditTool, Replacement, TextSpan, edit_text, locate, reindented
+from openclaw.tools.edit import EditedText, EditTool, Replacement, TextSpan, edit_text, locate, reindented
 
 
 def text_of(result: ToolResult) -> str:
@@ -24,7 +24,7 @@ def text_of(result: ToolResult) -> str:
     return block.text
 
 
-def changed_text(text: str, old: str, new: str, *, every: bool = False) -> Change:
+def changed_text(text: str, old: str, new: str, *, every: bool = False) -> EditedText:
     return edit_text(text, [Replacement(old, new, every)], "f")
 
 

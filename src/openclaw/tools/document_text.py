@@ -31,7 +31,7 @@ MAX_CELL_CHARS = 2000
 LONGEST_PAGE = 1_000_000
 
 
-class Unreadable(Exception):
+class UnreadableDocument(Exception):
     """The document cannot be read. The text says why."""
 
 
@@ -43,7 +43,7 @@ def main(kind: str, first: int, last: int) -> dict[str, Any]:
             return read_pdf(data, first, last)
         text, cut = bounded({"docx": docx_parts, "xlsx": xlsx_parts, "notebook": notebook_parts}[kind](data))
         return {"text": text, "cut": cut}
-    except Unreadable as error:
+    except UnreadableDocument as error:
         return {"error": str(error)}
     except MemoryError:
         return {"error": f"reading it needs more than {MEMORY_BYTES // 1024**2} MB of memory"}
@@ -97,12 +97,12 @@ def read_pdf(data: bytes, first: int, last: int) -> dict[str, Any]:
     try:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise Unreadable("it is protected with a password")
+            raise UnreadableDocument("it is protected with a password")
         total = len(reader.pages)
     except PyPdfError as error:
-        raise Unreadable(f"it is damaged ({str(error)[:200]})") from None
+        raise UnreadableDocument(f"it is damaged ({str(error)[:200]})") from None
     if first > total:
-        raise Unreadable(f"page {first} does not exist: it has {total} page{'s' * (total != 1)}")
+        raise UnreadableDocument(f"page {first} does not exist: it has {total} page{'s' * (total != 1)}")
     pages: list[dict[str, Any]] = []
     chars = 0
     for number in range(first, min(last or total, total, first + MAX_PAGES - 1) + 1):
@@ -132,11 +132,11 @@ def check_archive(data: bytes) -> None:
     try:
         entries = zipfile.ZipFile(io.BytesIO(data)).infolist()
     except zipfile.BadZipFile as error:
-        raise Unreadable(f"it is damaged ({error})") from None
+        raise UnreadableDocument(f"it is damaged ({error})") from None
     if len(entries) > MAX_ENTRIES:
-        raise Unreadable(f"its archive has {len(entries)} entries, more than {MAX_ENTRIES}")
+        raise UnreadableDocument(f"its archive has {len(entries)} entries, more than {MAX_ENTRIES}")
     if (size := sum(entry.file_size for entry in entries)) > MAX_UNPACKED_BYTES:
-        raise Unreadable(
+        raise UnreadableDocument(
             f"it unpacks to {size // 1024**2} MB, more than the {MAX_UNPACKED_BYTES // 1024**2} MB that are read"
         )
 
@@ -217,7 +217,7 @@ def notebook_parts(data: bytes) -> Iterator[str]:
     try:
         notebook: Any = json.loads(data)
     except ValueError as error:
-        raise Unreadable(f"it is not JSON ({error})") from None
+        raise UnreadableDocument(f"it is not JSON ({error})") from None
     book = _dict(notebook)
     cells = _list(book.get("cells")) or [
         cell for sheet in _list(book.get("worksheets")) for cell in _list(_dict(sheet).get("cells"))

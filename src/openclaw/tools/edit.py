@@ -89,7 +89,7 @@ class EditTool(RecordTool[EditArguments]):
         details = {"diff": change.diff(CONTEXT_LINES, MAX_DIFF_LINES), "firstChangedLine": change.first_changed_line}
         return text_result(f"Edited {path} ({change.summary}).\n{change.shown()}", details)
 
-    def _edit(self, opener: PathOpener, path: str, replacements: Sequence[Replacement]) -> Change:
+    def _edit(self, opener: PathOpener, path: str, replacements: Sequence[Replacement]) -> EditedText:
         with opener.editing(path):
             bom, text = read_text(opener, path)
             change = edit_text(text, replacements, path)
@@ -143,7 +143,7 @@ def read_text(opener: PathOpener, path: str) -> tuple[str, str]:
     return (BOM, text[1:]) if text.startswith(BOM) else ("", text)
 
 
-def edit_text(text: str, replacements: Sequence[Replacement], path: str) -> Change:
+def edit_text(text: str, replacements: Sequence[Replacement], path: str) -> EditedText:
     """Apply all replacements to the text as it is. Raises ``ToolError`` for the model if one is not possible."""
     problems: list[str] = []
     pieces: list[tuple[TextSpan, str, int]] = []
@@ -172,7 +172,7 @@ def edit_text(text: str, replacements: Sequence[Replacement], path: str) -> Chan
     if problems:
         nothing = "\nNone of the edits was applied." if len(replacements) > 1 else ""
         raise ToolError("\n".join(problems) + nothing)
-    change = Change.of(text, [(span, _with_line_ends(text, new)) for span, new, _ in pieces])
+    change = EditedText.of(text, [(span, _with_line_ends(text, new)) for span, new, _ in pieces])
     if change.after == text:
         raise ToolError(f"No changes made to {path}: newText is what the file already has there.")
     return change
@@ -446,7 +446,7 @@ def _clipped(line: str) -> str:
 # What changed
 
 
-class Change(msgspec.Struct, frozen=True):
+class EditedText(msgspec.Struct, frozen=True):
     """A text before and after its passages were replaced."""
 
     before: str
@@ -455,7 +455,7 @@ class Change(msgspec.Struct, frozen=True):
     """Each replaced passage, before and after, in their order."""
 
     @classmethod
-    def of(cls, text: str, pieces: Sequence[tuple[TextSpan, str]]) -> Change:
+    def of(cls, text: str, pieces: Sequence[tuple[TextSpan, str]]) -> EditedText:
         """Replace the passages, which are in order and do not overlap."""
         parts: list[str] = []
         spans: list[tuple[TextSpan, TextSpan]] = []
