@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from openclaw.cli.command import GATEWAY, Action, Flag, Group, UserError, nearest, query
+from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError, nearest, query
 from openclaw.text import clipped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
+    from types import ModuleType
     from typing import Any
 
     from openclaw.cli.answers import (
@@ -163,19 +164,33 @@ def _show_plugin(row: PluginRow, _args: argparse.Namespace) -> Iterator[str]:
         yield from (f"  {one}" for one in row["adds"])
 
 
+def _skills() -> ModuleType:
+    """The module that adds skills. Only its commands need it."""
+    from openclaw.cli import skills
+
+    return skills
+
+
 _AGENT = Flag("--agent ID", "for this agent (default: the default agent)", param="agentId")
+_BUNDLED = "openclaw-bundled"
+_YES = Flag("--yes", "agree without a question")
 _SKILLS = {
     "list": query(
         "List the skills of an agent",
         "skills.status",
         (
             Flag("--eligible", "only skills that can be used"),
+            Flag("--available", "only skills that come with OpenClaw"),
             Flag("-v --verbose", "with files and what is missing"),
             _AGENT,
         ),
         shape=lambda report, args: {
             **report,
-            "skills": [row for row in report["skills"] if row["eligible"] or not args.eligible],
+            "skills": [
+                row
+                for row in report["skills"]
+                if (row["eligible"] or not args.eligible) and (row["source"] == _BUNDLED or not args.available)
+            ],
         },
         show=_show_skills,
         example="openclaw skills list --eligible",
@@ -195,6 +210,38 @@ _SKILLS = {
         show=_show_check,
         failed=lambda report, args: bool(report.get("problems")) and not args.json,
         example="openclaw skills check",
+    ),
+    "add": Action(
+        "Add a skill from a folder, a zip file or a git repository",
+        lambda args: _skills().add(args),
+        (
+            Flag("source SOURCE", "folder, zip file, or address of a repository; #NAME behind it is a branch or tag"),
+            Flag("--sha256 HASH", "only if the skill has this hash"),
+            _YES,
+            JSON,
+        ),
+        about=(
+            "Shows what the skill is, its hash and the programs in it, and asks. Nothing of it is run. It is for all "
+            "agents of this installation."
+        ),
+        example="openclaw skills add https://example.com/skills/invoices.git#v2",
+    ),
+    "update": Action(
+        "Fetch added skills again, and show what changed",
+        lambda args: _skills().update(args),
+        (
+            Flag("name", "which one (default: all)", nargs="?"),
+            Flag("--force", "also one that was changed on this machine"),
+            _YES,
+            JSON,
+        ),
+        example="openclaw skills update invoices",
+    ),
+    "remove": Action(
+        "Remove a skill that was added",
+        lambda args: _skills().remove(args),
+        (Flag("name NAME", "its name"), _YES, JSON),
+        example="openclaw skills remove invoices",
     ),
 }
 _SERVERS = query(

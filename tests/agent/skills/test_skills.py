@@ -27,6 +27,11 @@ from openclaw.config.schema import Config
 
 Settings = dict[str, Any]
 
+BUNDLED_NAMES = [
+    *("backup", "calendar-file", "gateway-care", "git", "pdf", "skill-writer", "spreadsheet", "summarise-page"),
+    *("system-status", "weather"),
+]
+
 
 def config(**sections: Any) -> Config:
     return msgspec.convert(sections, Config)
@@ -124,7 +129,7 @@ def test_of_equal_names_extra_gives_way_to_bundled_managed_and_workspace(tmp_pat
 def test_skills_may_be_grouped_in_folders_and_hidden_folders_are_skipped(tmp_path: Path) -> None:
     put(tmp_path / "skills" / "office", "letters")
     put(tmp_path / "skills" / ".trash", "old")
-    assert list(rows(tmp_path)) == sorted(["gateway-care", "letters", "skill-writer", "weather"])
+    assert list(rows(tmp_path)) == sorted([*BUNDLED_NAMES, "letters"])
 
 
 def test_a_changed_skill_is_read_again_and_a_removed_one_is_gone(tmp_path: Path) -> None:
@@ -193,8 +198,10 @@ def test_lists_of_allowed_skills_block_the_others(tmp_path: Path) -> None:
     put(tmp_path / "skills", "mine")
     found = rows(tmp_path, {"allowBundled": ["skill-writer"]})
     assert {name: verdict.blocked for name, verdict in found.items()} == {
-        "gateway-care": True, "mine": False, "skill-writer": False, "weather": True,
-    }  # fmt: skip
+        **dict.fromkeys(BUNDLED_NAMES, True),
+        "mine": False,
+        "skill-writer": False,
+    }
     agents = config(agents={"list": [{"id": "main", "skills": ["weather"]}]})
     verdicts, _ = judged_skills(agents, str(tmp_path), "main", {"PATH": ""})
     assert {verdict.skill.name for verdict in verdicts if not verdict.blocked} == {"weather"}
@@ -226,6 +233,6 @@ def test_the_bundled_skills_are_well_formed() -> None:
     library = find_skills(
         [place for place in skill_folders(config(), "/nowhere", "main") if place.folder == bundled_dir()]
     )
-    assert [skill.name for skill in library.skills] == ["gateway-care", "skill-writer", "weather"]
+    assert [skill.name for skill in library.skills] == BUNDLED_NAMES
     assert library.problems == []
     assert all(not skill.install for skill in library.skills)
