@@ -41,6 +41,7 @@ RULES = {
     "memory_get": {"path": OPENER},
     "memory_search": {"query": NO_PATH},
     "agents_list": {},
+    "ask_user": dict.fromkeys(("question", "options", "default"), NO_PATH),
     "session_status": {"model": NO_PATH, "sessionKey": NO_PATH},
     "sessions_history": {"sessionKey": NO_PATH, "anchor": NO_PATH},
     "sessions_search": {"query": NO_PATH},

@@ -11,9 +11,10 @@ from openclaw.cli import service
 from openclaw.cli.client import GatewayClient, GatewayError, Lost, Unreachable, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
 from openclaw.cli.gateway_target import resolve, start_command
+from openclaw.cli.questions import hint, question_lines
 from openclaw.cli.session_lookup import check_agent, session_key
 from openclaw.cli.terminal import note
-from openclaw.cli.turn_stream import MOST_SHOWN, NOTE, VOID, PlainPrinter, Turn, close_turn, message_text
+from openclaw.cli.turn_stream import MOST_SHOWN, NOTE, QUESTION, VOID, PlainPrinter, Turn, close_turn, message_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Conversation:
             try:
                 for frame in self._frames(turn, params):
                     tries = 0
-                    yield from turn.digest(frame)
+                    for kind, text in turn.digest(frame):
+                        yield (NOTE, self._question(text)) if kind == QUESTION else (kind, text)
             except Lost:
                 pass
             except (Unreachable, GatewayError) as error:
@@ -126,6 +128,13 @@ class Conversation:
         return (
             "\n\n".join(text for one in after if one.get("role") == "assistant" and (text := message_text(one))) or None
         )
+
+    def _question(self, id: str) -> str:
+        """Show a question of the run, and what to type. The next line that names an answer answers it."""
+        listed = self.client.call("question.list", {"id": id})["questions"]
+        if not listed:
+            return ""
+        return "\n".join([*question_lines(listed[0]), f"Answer: {hint(listed[0])}"])
 
     def abort(self) -> list[str]:
         """Stops everything that runs in this session, and returns the ids of the runs."""

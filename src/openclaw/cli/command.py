@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
+EXIT_QUESTION = 3
+"""A question of the agent is open, and nobody is there to answer it."""
 EXIT_INTERRUPTED = 130
 TIMEOUT_MS = 10_000
 EXIT_CODES = "exit codes:\n  0 success, 1 error (see stderr), 2 invalid usage"

@@ -48,6 +48,8 @@ OUTBOX_WIDTH = 60
 def send(args: argparse.Namespace) -> int:
     if args.text is not None and args.message is not None and args.text != "-":
         raise UserError("Give the text once: either as TEXT or with --message.", EXIT_USAGE)
+    if args.yes and args.no:
+        raise UserError("Give --yes or --no, not both.", EXIT_USAGE)
     if args.target:
         return _send_to_channel(args)
     text, attachments = with_context(_text(args), args.context)
@@ -68,7 +70,8 @@ def send(args: argparse.Namespace) -> int:
                 print_json(turn.accepted)
                 return 0
         raise UserError("The Gateway closed the connection without accepting the message.")
-    turn = run_turn(client, "agent", params, quiet=args.json, timeout_s=args.run_timeout)
+    answers = "yes" if args.yes else "no" if args.no else "ask"
+    turn = run_turn(client, "agent", params, quiet=args.json, timeout_s=args.run_timeout, answers=answers)
     if args.json:
         payload = turn.payload or {}
         reply = "\n\n".join(reply_texts(payload)) or turn.final_text or ""
@@ -269,6 +272,8 @@ _SEND = Action(
         Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
         Flag("--run-timeout S", "seconds for the run (600)", type=int, default=RUN_TIMEOUT_S),
         Flag("--no-wait", "print the run's id and leave; the run goes on"),
+        Flag("--yes", "allow what the run asks to do, once each"),
+        Flag("--no", "deny what the run asks to do"),
         JSON,
         Flag("-t --target TO", "recipient on the channel: number, chat id, @name", group=_TO_CHANNEL),
         Flag("--channel CHANNEL", "channel to send with", group=_TO_CHANNEL),
@@ -281,7 +286,9 @@ _SEND = Action(
     about=(
         "The words go to standard output as they come, tool calls as one-line remarks to standard error, so a "
         "pipe gets the reply only. If no Gateway runs, one is started. A new name for --session begins a session "
-        "and says so. Ctrl-C stops the run. With --target the message does not go to the agent but straight out "
+        "and says so. Ctrl-C stops the run. If the agent asks a question, a terminal asks you. In a pipe the question "
+        "goes to standard error, the run waits, and the exit code is 3. With --target the message does not go to the "
+        "agent but straight out "
         "to a channel."
     ),
     example='openclaw message send "Summarise this" --context notes.md',

@@ -8,6 +8,7 @@ import sys
 
 from openclaw.cli.client import GatewayClient, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
+from openclaw.cli.questions import answer_question
 from openclaw.cli.terminal import note, paint
 from openclaw.text import failure_text, printable, shortened
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from openclaw.cli.markdown_printer import MarkdownPrinter
+    from openclaw.cli.questions import Answers
 
 TEXT = "text"
 BREAK = "break"
@@ -25,6 +27,8 @@ TOOL = "tool"
 RESULT = "result"
 FAILED = "failed"
 NOTE = "note"
+QUESTION = "question"
+"""The run waits for a person. The text is the id of the question."""
 
 _TELLING_ARGUMENTS = ("command", "path", "file_path", "query", "url", "sessionKey", "task", "message", "action", "name")
 RESULT_LINES = 3
@@ -160,7 +164,10 @@ class Turn:
 
     def _tool(self, data: dict[str, Any]) -> list[tuple[str, str]]:
         phase, name = data.get("phase"), str(data.get("name") or "tool")
-        self.doing = f"running {shortened(name, 40)}…" if phase in ("start", "update") else "thinking…"
+        self.doing = f"running {shortened(name, 40)}…" if phase in ("start", "update", "running") else "thinking…"
+        if phase == "waiting":
+            self.doing = "waiting for an answer…"
+            return [(QUESTION, str(data.get("questionId") or ""))]
         if phase == "start":
             updates = [(BREAK, "")] if self.streamed else []
             self.streamed = ""
@@ -329,15 +336,31 @@ def printer_for(*, quiet: bool) -> PlainPrinter | MarkdownPrinter:
     return MarkdownPrinter(in_place=True)
 
 
-def run_turn(client: GatewayClient, method: str, params: dict[str, Any], *, quiet: bool, timeout_s: int) -> Turn:
-    """Streams one call to its end; raises ``UserError`` when it failed, exits 130 when interrupted."""
+def run_turn(
+    client: GatewayClient,
+    method: str,
+    params: dict[str, Any],
+    *,
+    quiet: bool,
+    timeout_s: int,
+    answers: Answers = "ask",
+) -> Turn:
+    """Streams one call to its end; raises ``UserError`` when it failed, exits 130 when interrupted.
+
+    ``answers`` says how the questions of the run are answered. Without a terminal to ask in, it exits with
+    ``EXIT_QUESTION``, and the run waits.
+    """
     turn = Turn(params["idempotencyKey"], str(params.get("sessionKey") or ""))
     printer = printer_for(quiet=quiet)
     idle_ms = (timeout_s + IDLE_ALLOWANCE_S) * 1000 if timeout_s else None
     try:
         for frame in client.stream(method, params, idle_ms=idle_ms):
             for kind, text in turn.digest(frame):
-                printer.show(kind, text)
+                if kind == QUESTION:
+                    printer.end_line()
+                    answer_question(client, text, answers)
+                else:
+                    printer.show(kind, text)
     except KeyboardInterrupt:
         printer.end_line()
         _abort(client, turn, str(params.get("agentId") or "main"))

@@ -117,6 +117,7 @@ from openclaw.storage.message_ledger import END_STATES, Ledger
 from openclaw.teamwork.session_tools import SessionViews
 from openclaw.teamwork.subagents import SubagentIndex, SubagentsCommand
 from openclaw.teamwork.team import Team
+from openclaw.tools.ask_user import AskUserTool
 from openclaw.tools.base import Tool
 from openclaw.tools.browser.browsers import Browsers
 from openclaw.tools.browser.tool import BrowserTool
@@ -367,6 +368,7 @@ def build_gateway(
     always: list[Tool] = [
         CronTool(cron, heartbeats, runtime),
         MessagingTool(ChannelMessenger(runtime, messenger, team.jobs)),
+        AskUserTool(desk),
     ]
 
     def tools() -> list[Tool]:

@@ -8,7 +8,7 @@ import pytest
 
 from openclaw.agent.spend.spend import Totals, cost_text
 from openclaw.inbound.commands.handle import HANDLERS
-from openclaw.inbound.commands.registry import COMMANDS, listed, near_miss
+from openclaw.inbound.commands.registry import COMMANDS, listed, unknown_command
 from openclaw.inbound.commands.session import read_value
 from openclaw.inbound.incoming import Continue, Handled
 from openclaw.messages import Route
@@ -55,14 +55,32 @@ async def test_the_list_shows_what_would_work_here(desk: Desk, make_desk: MakeDe
     assert {"config", "restart"} <= {command.name for command in listed(allowed.context.config)}
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("/stauts", "status"), ("/Contxt", "context"), ("/comapct", "compact")])
-async def test_a_mistyped_command_is_told_and_not_sent_to_the_model(desk: Desk, typed: str, meant: str) -> None:
-    assert await desk.reply(typed) == f"{typed} is not a command. Did you mean /{meant}? /help lists them all."
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("/stauts", " Did you mean /status or /restart?"),
+        ("/Contxt", " Did you mean /context?"),
+        ("/stauts of the build", " Did you mean /status or /restart?"),
+        ("/xyzzy", ""),
+    ],
+)
+async def test_an_unknown_command_is_told_and_not_sent_to_the_model(desk: Desk, typed: str, meant: str) -> None:
+    word = typed.split()[0]
+    assert await desk.reply(typed) == (
+        f"Unknown command {word}.{meant} /help lists them all. To send it to the agent as text, begin with two "
+        f"slashes: /{word}"
+    )
 
 
-@pytest.mark.parametrize("text", ["/tmp", "/weather", "/stauts of the build", "look at /stauts", "/usr/bin/status"])
-def test_other_words_behind_a_slash_are_words(text: str) -> None:
-    assert near_miss(text) is None
+@pytest.mark.parametrize("text", ["/etc/hosts", "look at /stauts", "/usr/bin/status is", "/s3 is slow", "/a_b", "/"])
+def test_paths_and_other_words_behind_a_slash_are_words(text: str) -> None:
+    assert unknown_command(text) is None
+
+
+async def test_two_slashes_send_the_text_with_one(desk: Desk) -> None:
+    outcome = await desk.say("//xyzzy please")
+    assert isinstance(outcome, Continue)
+    assert outcome.text == "/xyzzy please"
 
 
 async def test_whoami_says_how_to_be_allowed(desk: Desk) -> None:
@@ -373,7 +391,7 @@ async def test_a_default_model_that_does_not_exist_is_named_in_the_answer(make_d
 # What is not a command
 
 
-@pytest.mark.parametrize("text", ["/nosuch thing", "/usr/bin/python fails", "hello", "a / b", "/", "//", "  x\n\n y "])
+@pytest.mark.parametrize("text", ["/no_such thing", "/usr/bin/python fails", "hello", "a / b", "/", "//", "  x\n\n y "])
 async def test_what_is_no_command_goes_to_the_agent_unchanged(desk: Desk, text: str) -> None:
     assert await desk.say(text) == Continue(text=text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -11,7 +12,7 @@ from openclaw.extensions.api import CommandCall
 from openclaw.extensions.points import OwnCommand
 from openclaw.inbound.commands import session, settings, status
 from openclaw.inbound.commands.context import compact, context_sizes, pin, pins, unpin
-from openclaw.inbound.commands.registry import near_miss, settings_rights, usable_aliases
+from openclaw.inbound.commands.registry import settings_rights, unknown_command, usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import honoured, settings_for_run, store_directives
 from openclaw.inbound.directives import (
@@ -29,6 +30,8 @@ from openclaw.inbound.incoming import CommandContext, Continue, Facts, Handled, 
 from openclaw.models.catalogue import UnknownModel
 from openclaw.rights import Right, scope_for
 
+_LITERAL = re.compile(r"\s*//[A-Za-z]+(?=\s|$)", re.ASCII)
+"""The beginning of a text that is sent to the agent with one slash less."""
 HANDLERS: Mapping[str, Handler] = {
     "stop": session.stop,
     "send": session.send,
@@ -96,9 +99,16 @@ async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
             if answer is not None:
                 return Handled(reply=answer) if isinstance(answer, str) else answer
     elif "read" in facts.rights and _understands(facts, context):
-        meant = near_miss(body, usable_aliases(model_aliases(context.config)))
-        if meant is not None:
-            return Handled(reply=f"{body.strip()} is not a command. Did you mean /{meant}? /help lists them all.")
+        unknown = unknown_command(body, usable_aliases(model_aliases(context.config)))
+        if unknown is not None:
+            word, nearest = unknown
+            meant = f" Did you mean {' or '.join(f'/{name}' for name in nearest)}?" if nearest else ""
+            return Handled(
+                reply=f"Unknown command /{word}.{meant} /help lists them all. To send it to the agent as text, begin "
+                f"with two slashes: //{word}"
+            )
+        if _LITERAL.match(text):
+            return Continue(text=text.lstrip().removeprefix("/"))
     return await _with_directives(text, facts, context)
 
 

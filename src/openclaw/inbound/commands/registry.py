@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -110,15 +111,19 @@ def find(word: str) -> Command | None:
     return _BY_WORD.get(word.lower())
 
 
-def near_miss(text: str, aliases: Collection[str] = ()) -> str | None:
-    """Return the command that somebody probably meant who sent one mistyped word, such as ``/stauts``."""
-    word = text.strip().removeprefix("/").lower()
-    if not text.strip().startswith("/") or not word.isalpha() or len(word) > 20 or word in _BY_WORD or word in aliases:
+_UNKNOWN = re.compile(r"/([A-Za-z]{1,32})(?:@\w+)?(?=\s|$)", re.ASCII)
+MOST_GUESSES = 3
+
+
+def unknown_command(text: str, aliases: Collection[str] = ()) -> tuple[str, list[str]] | None:
+    """Return the unknown command that a message begins with, and the nearest names. Paths are not commands."""
+    match = _UNKNOWN.match(text.strip())
+    if match is None or (word := match[1].lower()) in _BY_WORD or word in (alias.lower() for alias in aliases):
         return None
     import difflib
 
-    result = difflib.get_close_matches(word, _BY_WORD, n=1, cutoff=0.8)
-    return _BY_WORD[result[0]].name if result else None
+    nearest = difflib.get_close_matches(word, _BY_WORD, n=MOST_GUESSES, cutoff=0.6)
+    return match[1], list(dict.fromkeys(_BY_WORD[name].name for name in nearest))
 
 
 def settings_rights(kinds: Iterable[str], *, inline: bool = False) -> list[tuple[str, Right]]:

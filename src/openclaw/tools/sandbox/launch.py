@@ -45,7 +45,7 @@ PLACES: dict[str, Confinement] = {
     # have rules of their own. Most are not offered by default.
     **dict.fromkeys(GROUPS["group:sessions"], "host"),
     **dict.fromkeys(("agents_list", "subagents", "memory_search", "memory_get", "memory_pins"), "host"),
-    **dict.fromkeys(("message", "web_search", "web_fetch"), "host"),
+    **dict.fromkeys(("ask_user", "message", "web_search", "web_fetch"), "host"),
     **dict.fromkeys(("browser", "canvas", "nodes", "cron", "gateway"), "host"),
 }
 """The tools that a sandboxed session can have. Others need a rule that names them."""
