@@ -50,6 +50,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("plugins", "extensions", "List the extensions, whether they are loaded and what they add"),
     ("mcp", "extensions", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
+    ("migrate", "migrate", "Move a whole state folder in, of another OpenClaw or of ours"),
     ("storage", "storage", "Copy everything from files to a PostgreSQL database, or back"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
     ("dashboard", "status", "Open the web page in your browser, signed in"),

@@ -130,7 +130,7 @@ def new_job(given: Mapping[str, Any], now_ms: int) -> Job:
         job.setdefault("delivery", {"mode": "announce"})
     if not str(job.get("name") or "").strip():
         job["name"] = _inferred_name(payload, schedule)
-    made = _checked({"enabled": True, "wakeMode": "now", **job})
+    made = check_job({"enabled": True, "wakeMode": "now", **job})
     check_new(made["schedule"], now_ms)
     made = {"id": str(uuid.uuid4()), **made, "createdAtMs": now_ms, "updatedAtMs": now_ms, "state": {}}
     return with_next_run(made, now_ms)
@@ -163,7 +163,7 @@ def patched_job(job: Job, patch: Mapping[str, Any], now_ms: int) -> Job:
     unknown = {name: value for name, value in changed.items() if name not in existing}
     if strange := set(change) - existing:
         raise JobError(f"at root: unexpected property '{min(strange)}'")
-    made = {**unknown, **_checked({name: value for name, value in changed.items() if name in existing})}
+    made = {**unknown, **check_job({name: value for name, value in changed.items() if name in existing})}
     if "schedule" in change:
         check_new(made["schedule"], now_ms)
     made["updatedAtMs"] = now_ms
@@ -267,7 +267,7 @@ def _inferred_name(payload: Any, schedule: Any) -> str:
     return text or {"at": "One-time job", "every": "Repeated job"}.get(str(kind), "Scheduled job")
 
 
-def _checked(job: Job) -> Job:
+def check_job(job: Job) -> Job:
     """The job, once its shape and the way its parts go together are right. Raises ``JobError``."""
     try:
         made = msgspec.convert(job, JobShape)

@@ -18,7 +18,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -105,16 +105,22 @@ async def import_sessions(
     with contextlib.ExitStack() as stack:
         for path in await asyncio.to_thread(list, outward_links(source)):
             yield _refused_link(source, path)
-        databases = await asyncio.to_thread(stack.enter_context, open_databases(source, database_files(source)))
-        candidates = await asyncio.to_thread(lambda: [session for base in databases for session in base.sessions()])
-        imported_ids = {(session.agent_id, session.session_id) for session in candidates}
-        files = await asyncio.to_thread(list, file_sessions(source))
-        candidates += [session for session in files if (session.agent_id, session.session_id) not in imported_ids]
-        version = databases[0].name if databases else "OpenClaw"
+        candidates, version = await asyncio.to_thread(stack.enter_context, found_sessions(source))
         candidates.sort(key=_order)
         for (agent, key), group in groupby(candidates, key=_conversation):
             async for session in _import_conversation(agent, key, list(group), sessions, version, dry_run):
                 yield session
+
+
+@contextlib.contextmanager
+def found_sessions(source: Path) -> Generator[tuple[list[FoundSession], str]]:
+    """Every session of a folder, and the version that wrote it. Raises ``Unreadable``."""
+    with open_databases(source, database_files(source)) as databases:
+        sessions = [session for base in databases for session in base.sessions()]
+        own_ids = {(session.agent_id, session.session_id) for session in sessions}
+        files = file_sessions(source)
+        sessions += [session for session in files if (session.agent_id, session.session_id) not in own_ids]
+        yield sessions, databases[0].name if databases else "OpenClaw"
 
 
 def _refused_link(source: Path, path: Path) -> ImportedSession:

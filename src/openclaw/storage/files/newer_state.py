@@ -278,11 +278,11 @@ def _logs(database: Path) -> list[Path]:
 def open_databases(state: Path, files: Iterable[Path]) -> Generator[list[Database]]:
     """Open databases of a folder, without writing to it. Raises ``Unreadable``."""
     with contextlib.ExitStack() as stack:
-        yield [Database(state, path, stack.enter_context(_opened(path))) for path in files]
+        yield [Database(state, path, stack.enter_context(open_read_only(path))) for path in files]
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Generator[sqlite3.Connection]:
+def open_read_only(path: Path) -> Generator[sqlite3.Connection]:
     """Opens a database without any change to its folder. One with an unfinished log is copied, and the copy opened."""
     logs = _logs(path)
     with contextlib.ExitStack() as stack:
