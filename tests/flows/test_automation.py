@@ -167,3 +167,19 @@ async def test_the_end_of_a_command_begins_a_turn_with_no_more_rights_than_the_t
         await client.call("exec.approval.resolve", {"id": asked["payload"]["id"], "decision": "allow-once"})
         await client.event(lambda *_: b"obey" in models.requests[-1].raw)  # The tool has answered.
         assert (await client.call("cron.list", {"includeDisabled": True}))["jobs"] == []
+
+
+async def test_a_job_is_run_changed_and_removed_by_its_name(gateway: InProcessGateway) -> None:
+    words = {"schedule": {"kind": "cron", "expr": "0 8 * * *"}, "payload": {"kind": "agentTurn", "message": "hello"}}
+    async with gateway.client() as client:
+        made = [await client.call("cron.add", {"name": name, **words}) for name in ("Morning", "twin", "twin")]
+        assert await client.call("cron.run", {"id": "morning"}) == {"ok": True, "ran": True}
+        await client.call("cron.update", {"id": "Morning", "patch": {"enabled": False}})
+        with pytest.raises(RequestFailed, match='2 jobs are called "twin"; use an id: ') as failed:
+            await client.call("cron.remove", {"id": "twin"})
+        assert made[1]["id"] in str(failed.value)
+        assert (await client.call("cron.remove", {"id": "morning"}))["removed"] is True
+        assert (await client.call("cron.remove", {"id": made[1]["id"]}))["removed"] is True
+        assert (await client.call("cron.remove", {"id": "TWIN"}))["removed"] is True
+        with pytest.raises(RequestFailed, match="unknown cron job id: morning"):
+            await client.call("cron.run", {"id": "morning"})

@@ -94,7 +94,10 @@ def set_(args: argparse.Namespace) -> int:
         if args.json:
             raise UserError(f"With --json the value must be JSON5 (text in quotes): {error}") from error
         value = args.value
-    warnings = change_config(lambda store: store.set_path(args.path, value, even_if_refused=True), args.path)
+    force: bool = args.force
+    warnings = change_config(
+        lambda store: store.set_path(args.path, value, even_if_refused=True, even_if_unknown=force), args.path
+    )
     return changed(args, f"Set {args.path} in {paths.config_path()}.", path=args.path, warnings=warnings)
 
 
@@ -243,6 +246,7 @@ _ACTIONS = {
         (
             Flag("path PATH", "e.g. gateway.port"),
             Flag("value VALUE", "JSON5, or plain text where it is not JSON5"),
+            Flag("--force", "set a key that nothing reads, too"),
             Flag("--json", "insist that VALUE is JSON5, and print JSON"),
         ),
         example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",

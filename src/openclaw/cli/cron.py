@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 RUN_TIMEOUT_MS = 600_000
 _HINT = "`openclaw cron list --all` shows the jobs with their ids."
-_ID = Flag("id ID", "the job, as `openclaw cron list` names it", param="id")
+_ID = Flag("id JOB", "the name or the id of the job, as `openclaw cron list` shows them", param="id")
 
 # What the flags mean
 

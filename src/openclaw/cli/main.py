@@ -51,6 +51,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("mcp", "extensions", "Show the MCP servers whose tools the agents use, or be one for other agents"),
     ("backup", "backup", "Make, check and restore backups of everything the Gateway keeps"),
     ("migrate", "migrate", "Move a whole state folder in, of another OpenClaw or of ours"),
+    ("export", "migrate", "Write a folder that OpenClaw 2026.9 opens"),
     ("storage", "storage", "Copy everything from files to a PostgreSQL database, or back"),
     ("logs", "logs", "Show what the Gateway does, live with -f"),
     ("dashboard", "status", "Open the web page in your browser, signed in"),

@@ -1,4 +1,4 @@
-"""``openclaw migrate``: move a whole state folder in, of OpenClaw 2026.2 to 2026.9 or of ours."""
+"""``openclaw migrate`` moves a whole state folder of another OpenClaw in; ``openclaw export`` is the way back."""
 
 from __future__ import annotations
 
@@ -163,6 +163,56 @@ def _print(moved: Sequence[Moved]) -> None:
     sys.stdout.write(f"{shown}.\n")
 
 
+def export(args: argparse.Namespace) -> int:
+    """Write a folder that OpenClaw 2026.9 opens."""
+    import asyncio
+    from pathlib import Path
+
+    from openclaw.cli import service
+    from openclaw.cli.gateway_target import running_gateway
+    from openclaw.clock import SystemClock
+    from openclaw.config.agents import agent_ids
+    from openclaw.config.load import read_config
+    from openclaw.migration.export import export_for_2026_9
+    from openclaw.storage.files.newer_state import Unreadable
+    from openclaw.storage.files.session_store import FileSessionStore
+    from openclaw.storage.inspection import storage_url
+
+    folder, state = Path(os.path.abspath(os.path.expanduser(args.to))), Path(paths.state_dir())
+    if running_gateway() is not None:
+        raise UserError("A Gateway is running on this state folder. Stop it first: openclaw gateway stop")
+    if folder.is_relative_to(state) or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise UserError(f"{folder} is not an empty folder outside {state}. Name another one with --to.")
+    snapshot = read_config(paths.config_path(), os.environ)
+    config = snapshot.config
+    if storage_url(config, os.environ):
+        raise UserError("The sessions are kept in a database. First: openclaw storage migrate --to files")
+
+    async def write() -> list[Moved]:
+        store = await FileSessionStore.open(
+            str(state), clock=SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config)
+        )
+        try:
+            source = export_for_2026_9(state, snapshot, store, folder, credentials=args.credentials)
+            return [moved async for moved in source]
+        finally:
+            await store.close()
+
+    with service.locked_state():
+        try:
+            moved = asyncio.run(write())
+        except Unreadable as problem:
+            raise UserError(f"Not exported: {problem}") from None
+    if args.json:
+        import msgspec
+
+        print_json({"ok": True, "to": str(folder), "moved": msgspec.to_builtins(moved)})
+        return 0
+    _print(moved)
+    note(f"Next, with OpenClaw 2026.9: OPENCLAW_STATE_DIR={folder} openclaw doctor --fix")
+    return 0
+
+
 COMMANDS = {
     "migrate": Action(
         "Move a whole state folder in, of another OpenClaw or of ours",
@@ -186,5 +236,20 @@ COMMANDS = {
             "also after an interruption. At the end it compares, for each session, what the model would be sent "
             "with what it would have been sent there. 1 means that something failed or differs."
         ),
-    )
+    ),
+    "export": Action(
+        "Write a folder that OpenClaw 2026.9 opens",
+        export,
+        (
+            Flag("--for VERSION", "the version that shall open it", required=True, choices=("2026.9",)),
+            Flag("--to FOLDER", "an empty folder", required=True),
+            Flag("--credentials", "also write keys, tokens and passwords, of the devices too"),
+            JSON,
+        ),
+        example="openclaw export --for 2026.9 --to ~/openclaw-back",
+        about=(
+            "It writes the configuration in the keys that both versions know, workspaces, sessions, scheduled jobs and "
+            "people you let in, and names what it leaves out. Then `openclaw doctor --fix` of 2026.9 imports them."
+        ),
+    ),
 }

@@ -67,6 +67,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The warnings about values that a change may not add."""
     refusals: list[Issue] = []
     """The warnings about values that promise safety which nothing gives. The Gateway does not start with them."""
+    unknown: list[Issue] = []
+    """The warnings about keys that nothing reads."""
     notes: list[Issue] = []
     """The keys of newer versions, and how they are read."""
     includes: list[str] = []
@@ -138,6 +140,7 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
         warnings=located(report.warnings),
         mistakes=located(report.mistakes),
         refusals=located(report.refusals),
+        unknown=located(report.unknown),
         notes=[_located(path, message, sources) for path, message in translation.notes],
         includes=includes.named,
     )

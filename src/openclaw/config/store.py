@@ -280,10 +280,13 @@ class ConfigStore:
 
         return self._write(change)
 
-    def set_path(self, path: str, value: Any, *, even_if_refused: bool = False) -> Snapshot:
+    def set_path(
+        self, path: str, value: Any, *, even_if_refused: bool = False, even_if_unknown: bool = True
+    ) -> Snapshot:
         """Sets one key, and makes the objects on the way to it.
 
-        A value that a Gateway does not start with is written only with ``even_if_refused``.
+        A value that a Gateway does not start with is written only with ``even_if_refused``, and a key that nothing
+        reads only with ``even_if_unknown``.
         """
         where = parse_path(path)
 
@@ -291,7 +294,7 @@ class ConfigStore:
             filled = restored(value, get_path(before.parsed, where, MISSING), where)
             return set_value(editable(before), where, filled)
 
-        return self._write(change, repair=True, even_if_refused=even_if_refused)
+        return self._write(change, repair=True, even_if_refused=even_if_refused, even_if_unknown=even_if_unknown)
 
     def unset_path(self, path: str) -> Snapshot:
         """Removes one key. It raises KeyError when the file does not have it."""
@@ -319,7 +322,12 @@ class ConfigStore:
             raise ConfigConflict("config changed since last load; read the configuration again and repeat the change")
 
     def _write(
-        self, change: Callable[[Snapshot], str], *, repair: bool = False, even_if_refused: bool = False
+        self,
+        change: Callable[[Snapshot], str],
+        *,
+        repair: bool = False,
+        even_if_refused: bool = False,
+        even_if_unknown: bool = True,
     ) -> Snapshot:
         """Makes one change to the file on disk, if the result is valid.
 
@@ -336,6 +344,8 @@ class ConfigStore:
             if made := added(before.mistakes, after.mistakes):
                 raise ConfigInvalid(made)
             if not even_if_refused and (made := added(before.refusals, after.refusals)):
+                raise ConfigInvalid(made)
+            if not even_if_unknown and (made := added(before.unknown, after.unknown)):
                 raise ConfigInvalid(made)
             if text != before.raw:
                 keep_backups(self.path)

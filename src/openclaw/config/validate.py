@@ -87,6 +87,7 @@ class Report:
         self.warnings: list[tuple[KeyPath, str]] = []
         self.mistakes: list[tuple[KeyPath, str]] = []
         self.refusals: list[tuple[KeyPath, str]] = []
+        self.unknown: list[tuple[KeyPath, str]] = []
 
     @property
     def may_hint(self) -> bool:
@@ -106,6 +107,11 @@ class Report:
     def mistake(self, path: KeyPath, message: str) -> None:
         """Reports a value that is a warning when the file has it, and refused when a change would add it."""
         self._add(path, message, self.warnings, self.mistakes)
+
+    def warn_unknown(self, path: KeyPath, advice: str) -> None:
+        """Reports a key that is ignored. ``openclaw config set`` does not add one."""
+        message = f"unknown key, ignored; {advice}" if advice else "unknown key, ignored"
+        self._add(path, message, self.warnings, self.unknown)
 
     def refuse(self, path: KeyPath, reason: str) -> None:
         """Reports a value that promises safety which nothing enforces."""
@@ -195,7 +201,7 @@ def _report_unknown(path: KeyPath, value: Any, fields: dict[str, FieldShape], re
     if promise is None and close and is_safety_word(by_folded[close[0]]) and _is_misspelt(key, close[0]):
         promise = path
     if promise is None:
-        report.warn(path, f"unknown key, ignored; {advice}" if advice else "unknown key, ignored")
+        report.warn_unknown(path, advice)
         return
     named = f" ({format_path(promise)} reads like a safety setting)"
     report.refuse(

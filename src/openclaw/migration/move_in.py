@@ -134,20 +134,24 @@ class Target:
         return read_config(str(self.config_path), self.environ).config
 
     def object(self, name: str) -> dict[str, Any]:
-        """Return a JSON document; empty if there is none. Raises ``Unreadable``."""
-        try:
-            content = msgspec.json.decode((self.state / name).read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (msgspec.DecodeError, UnicodeError, OSError) as error:
-            raise Unreadable(f"{self.state / name} cannot be read: {error}; mend it or move it away") from None
-        return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+        return read_object(self.state / name)
 
     def write(self, name: str, content: Any) -> None:
         if not self.dry_run:
             path = self.state / name
             make_private_dir(str(path.parent))
             atomic_replace(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return a JSON document of ours; empty if there is none. Raises ``Unreadable``."""
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, UnicodeError, OSError) as error:
+        raise Unreadable(f"{path} cannot be read: {error}; mend it or move it away") from None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
 async def migrate(
@@ -201,7 +205,7 @@ def _configuration(source: Source, target: Target, *, credentials: bool) -> Iter
         return
     left_out: list[str] = []
     moved = theirs.merged if credentials else _without_secrets(theirs.merged, redacted(theirs.merged), (), left_out)
-    moved = _in_our_folder(moved, source.folder, target.state)
+    moved = in_our_folder(moved, source.folder, target.state)
     if source.newer or theirs.notes:
         moved = _with_their_defaults(moved)
     ours = read_config(str(target.config_path), target.environ)
@@ -256,12 +260,12 @@ def _without_secrets(value: Any, hidden: Any, path: tuple[str, ...], left_out: l
     return value
 
 
-def _in_our_folder(value: Any, source: Path, state: Path) -> Any:
+def in_our_folder(value: Any, source: Path, state: Path) -> Any:
     """Replace paths in the other folder by those in ours."""
     if isinstance(value, dict):
-        return {key: _in_our_folder(item, source, state) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: in_our_folder(item, source, state) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_in_our_folder(item, source, state) for item in value]
+        return [in_our_folder(item, source, state) for item in value]
     if isinstance(value, str) and value.startswith(("/", "~/")):
         path = Path(os.path.normpath(Path(value).expanduser()))
         if path.is_relative_to(source) and path != source:
@@ -310,10 +314,11 @@ def _workspaces(source: Source, target: Target) -> Iterator[Moved]:
         elif not is_inside(source.folder, folder):
             yield Moved(kind="workspace", name=agent, outcome="failed", detail=f"{folder} is a link out of the folder")
         else:
-            yield _copy_tree(agent, folder, target.state / folder.relative_to(source.folder), target)
+            yield copy_tree(agent, folder, target.state / folder.relative_to(source.folder), dry_run=target.dry_run)
 
 
-def _copy_tree(agent: str, folder: Path, home: Path, target: Target) -> Moved:
+def copy_tree(agent: str, folder: Path, home: Path, *, dry_run: bool) -> Moved:
+    """Copy the files of a workspace. Files that are there already stay, and links are left out."""
     digest, copied, present, left, kept = hashlib.sha256(), 0, 0, list[str](), list[str]()
     for path in _tree(folder, left):
         name = path.relative_to(folder)
@@ -328,7 +333,7 @@ def _copy_tree(agent: str, folder: Path, home: Path, target: Target) -> Moved:
                 kept.append(str(name))
             continue
         copied += 1
-        if not target.dry_run:
+        if not dry_run:
             _copy_file(path, place, own)
     details = [f"differs here and stays: {', '.join(kept[:5])}"] if kept else []
     details += [f"links and special files are left out: {', '.join(left[:5])}"] if left else []

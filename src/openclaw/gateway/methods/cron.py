@@ -23,7 +23,7 @@ class ListParams(Params):
 
 
 class JobParams(Params):
-    """A job by its id, which older clients call ``jobId``."""
+    """A job by its id or its name. Older clients call the parameter ``jobId``."""
 
     id: NonEmpty | None = None
     job_id: NonEmpty | None = None
@@ -50,10 +50,17 @@ class SetHeartbeats(Params):
     enabled: bool
 
 
-def _job_id(call: MethodCall, params: JobParams) -> str:
-    if not (job_id := params.id or params.job_id):
+async def _job_id(call: MethodCall, params: JobParams) -> str:
+    """Return the id of the job, which may be named by its id or by a name that no other job has."""
+    if not (named := params.id or params.job_id):
         raise MethodError(f"invalid {call.method} params: missing id")
-    return job_id
+    jobs = await call.gateway.cron.jobs(disabled=True)
+    if any(job["id"] == named for job in jobs):
+        return named
+    same = [job["id"] for job in jobs if str(job.get("name")).strip().casefold() == named.strip().casefold()]
+    if len(same) > 1:
+        raise MethodError(f'{len(same)} jobs are called "{named[:80]}"; use an id: {", ".join(same[:5])}')
+    return same[0] if same else named
 
 
 class CronJobs(Result):
@@ -108,7 +115,7 @@ def _invalid(call: MethodCall, problem: JobError) -> MethodError:
 async def update(call: MethodCall, params: UpdateParams) -> OpenObject:
     """Changes a job."""
     try:
-        return await call.gateway.cron.update(_job_id(call, params), params.patch)
+        return await call.gateway.cron.update(await _job_id(call, params), params.patch)
     except JobError as problem:
         raise _invalid(call, problem) from None
     except BadSchedule as problem:
@@ -123,14 +130,14 @@ class CronRemoved(Result):
 @methods.add("cron.remove", JobParams)
 async def remove(call: MethodCall, params: JobParams) -> CronRemoved:
     """Removes a job."""
-    return CronRemoved(True, await call.gateway.cron.remove(_job_id(call, params)))
+    return CronRemoved(True, await call.gateway.cron.remove(await _job_id(call, params)))
 
 
 @methods.add("cron.run", RunParams)
 async def run(call: MethodCall, params: RunParams) -> RunResponse:
     """Runs a job now, or only if it is due."""
     try:
-        return await call.gateway.cron.run(_job_id(call, params), params.mode)
+        return await call.gateway.cron.run(await _job_id(call, params), params.mode)
     except JobError as problem:
         raise MethodError(str(problem)) from None
 
@@ -143,7 +150,7 @@ class CronHistory(Result):
 @methods.add("cron.runs", RunsParams)
 async def runs(call: MethodCall, params: RunsParams) -> CronHistory:
     """The history of a job's last runs."""
-    entries = await call.gateway.cron.history.entries(_job_id(call, params), params.limit)
+    entries = await call.gateway.cron.history.entries(await _job_id(call, params), params.limit)
     return CronHistory(entries, _zone(call))
 
 
