@@ -48,6 +48,7 @@ async def pictures(browser: Browser, gateway: WebGateway) -> AsyncGenerator[tupl
         last = answers[-1]
         await tab.sees((last if isinstance(last, str) else last.text)[:12].strip("*| "))
         await expect(tab.button("Stop")).to_have_count(0)
+    await expect(tab.conversation(TALK[0][0])).to_be_visible()
     await tab.box.evaluate("(box) => box.blur()")
     yield "web-chat", tab
     await tab.go("Context")
@@ -60,6 +61,7 @@ async def pictures(browser: Browser, gateway: WebGateway) -> AsyncGenerator[tupl
     await tab.page.context.close()
     phone = await (await new_tab(browser, gateway, viewport=PHONE, color_scheme="dark")).open("/chat")
     await phone.sees("Shall I look for what could go?")
+    await expect(phone.page.locator(".conversation")).to_have_count(1)
     yield "web-phone", phone
     await phone.page.context.close()
 

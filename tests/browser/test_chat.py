@@ -167,7 +167,7 @@ async def test_my_last_message_can_be_edited_and_answered_anew(tab: Tab) -> None
     await tab.sees("Right answer.")
     said = tab.gateway.model.prompts()
     assert [one for one in said if "Tree" in one] == [] and any("Two and two?" in one for one in said)
-    await tab.button("Delete").click()
+    await tab.button("Delete message").click()
     await expect(tab.log).not_to_contain_text("Right answer.")
     await tab.sees("Four.")
 

@@ -2,7 +2,7 @@
 import { html, render, useEffect, useState } from "./core/dom.js";
 import "./core/approvals.js";
 import { newKey, rowOf, titleOf } from "./core/conversations.js";
-import { connection, gateway } from "./core/gateway.js";
+import { base, connection, gateway } from "./core/gateway.js";
 import { address, go, route } from "./core/router.js";
 import { settings, signInFromAddress } from "./core/settings.js";
 import { t } from "./core/words.js";
@@ -97,4 +97,6 @@ addEventListener("hashchange", async () => {
   if (before !== location.hash) gateway.connect();
 });
 signInFromAddress().then(() => gateway.connect());
+// The shell opens without the Gateway once it is installed. Browsers allow that on safe addresses only.
+if (isSecureContext && navigator.serviceWorker) addEventListener("load", () => navigator.serviceWorker.register(`${base}/sw.js`).catch(() => {}));
 render(html`<${App} />`, document.getElementById("app"));

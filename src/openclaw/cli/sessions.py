@@ -341,7 +341,9 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
 
     gateway = from_args(args)
     key = resolve_key(gateway, args.key)
-    params: dict[str, Any] = {"key": key, "format": "raw" if args.raw else "public"}
+    document = {"markdown": "markdown", "md": "markdown", "html": "html"}.get(args.format or "")
+    params: dict[str, Any] = {"key": key, "format": "raw" if args.raw else document or "public"}
+    one_array, first = args.format == "json" and not args.raw, True
     if args.session:
         params["sessionId"] = args.session
     cursor: int | None = 0
@@ -351,7 +353,14 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
         params["sessionId"] = page["sessionId"]
         cursor = page["next"]
         for item in page["items"]:
-            yield item if args.raw else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+            if args.raw or document:
+                yield item.rstrip("\n")
+                continue
+            line = json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+            yield f"{'[' if first else ','}{line}" if one_array else line
+            first = False
+    if one_array:
+        yield "[]" if first else "]"
 
 
 def import_(args: argparse.Namespace) -> int:
@@ -561,16 +570,21 @@ _ACTIONS = {
         example='openclaw sessions search "green shed" --role assistant',
     ),
     "export": Action(
-        "Write a conversation as JSON lines",
+        "Write a conversation as JSON lines, Markdown or HTML",
         export,
         (
             _KEY,
             Flag("--session ID", "an earlier session of that key"),
             Flag("--raw", "the transcript's own lines instead of plain messages"),
+            Flag(
+                "--format",
+                "a document to read, or one JSON array (default: JSON lines)",
+                choices=("jsonl", "json", "markdown", "html"),
+            ),
             Flag("--output FILE", "a new file to write to (default: the terminal)"),
             *CLIENT,
         ),
-        example="openclaw sessions export main --output main.jsonl",
+        example="openclaw sessions export main --format markdown --output main.md",
     ),
     "import": Action(
         "Bring in an exported conversation, or the sessions of another state folder",

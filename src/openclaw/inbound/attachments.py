@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 import logging
 import mimetypes
 import re
@@ -42,6 +43,42 @@ class Image(msgspec.Struct, frozen=True):
 
 class BadAttachment(ValueError):
     pass
+
+
+def split_pictures(attachments: list[InboundFile]) -> tuple[list[InboundFile], list[InboundFile]]:
+    """Return the pictures that a model sees, and the other files. Raises ``BadAttachment`` for bad content."""
+    pictures: list[InboundFile] = []
+    others: list[InboundFile] = []
+    for number, attachment in enumerate(attachments, 1):
+        name = attachment.file_name or attachment.type or f"attachment-{number}"
+        seen = sniff_image(_decoded(attachment.content or "", name)) is not None
+        (pictures if seen else others).append(attachment)
+    return pictures, others
+
+
+async def place_files(
+    runtime: Runtime, files: list[InboundFile], session: SessionRef, entry: Mapping[str, Any] | None
+) -> tuple[Media, ...]:
+    """Write the files that a client attached into the workspace of the session's tools.
+
+    Raises ``BadAttachment`` if a file cannot be written.
+    """
+    if not files:
+        return ()
+    opener = await opener_of(runtime, session.agent_id, session.key, entry)
+    placed: list[Media] = []
+    for number, file in enumerate(files, 1):
+        name = file.file_name or f"attachment-{number}"
+        data = _decoded(file.content or "", name)
+        mime = (file.mime_type or mimetypes.guess_type(name)[0] or "application/octet-stream")[:100]
+        media = Media(mime_type=mime, file_name=name, blob=hashlib.sha256(data).hexdigest())
+        path = f"{FOLDER}/{_file_name(media)}"
+        try:
+            await asyncio.to_thread(_write, opener, path, data)
+        except (OSError, PathRefused) as problem:
+            raise BadAttachment(f"attachment {name}: cannot be put into the workspace: {problem}") from None
+        placed.append(msgspec.structs.replace(media, path=path))
+    return tuple(placed)
 
 
 def read_images(attachments: list[InboundFile]) -> tuple[list[Image], list[str]]:

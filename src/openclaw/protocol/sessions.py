@@ -349,9 +349,9 @@ class SessionExport(Result):
 
     key: str
     session_id: str
-    format: Literal["raw", "public"]
+    format: Literal["raw", "public", "markdown", "html"]
     items: list[Any]
-    """Lines of the transcript, or messages."""
+    """Lines of the transcript, messages, or pieces of a document."""
     next: int | None
     """The cursor of the next page."""
 

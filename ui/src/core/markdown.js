@@ -270,15 +270,15 @@ function blocksOf(text, env) {
 class Writer {
   constructor(root) {
     this.root = root;
+    this.blocks = [];
     this.begin();
   }
 
+  // Another text, or the same with other spaces at its end. Blocks with the same source stay.
   begin() {
-    this.root.replaceChildren();
     this.text = "";
     this.done = 0; // The characters whose blocks are complete.
     this.kept = 0; // The number of those blocks.
-    this.blocks = [];
   }
 
   write(text, ended) {

@@ -197,6 +197,11 @@ const SPANISH = {
   "{n} of {m} tokens are in the model's view.": "El modelo ve {n} de {m} tokens.",
   "{n} tokens": "{n} tokens",
   "“{title}” was deleted": "Se eliminó «{title}»",
+  "Export": "Exportar",
+  "Delete message": "Eliminar mensaje",
+  "Text with marks, for notes and editors": "Texto con marcas, para notas y editores",
+  "One page that any browser shows": "Una página que muestra cualquier navegador",
+  "For programs, as an array of messages": "Para programas, como lista de mensajes",
   // Sessions
   "Sessions": "Sesiones",
   "Pack old transcripts": "Comprimir transcripciones antiguas",

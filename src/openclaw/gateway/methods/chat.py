@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openclaw.agent.recorder import entry_id
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.tool_set import opener_of
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.methods.sessions import session_model
@@ -21,11 +22,19 @@ from openclaw.gateway.server.frames import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.session_directory import no_session, refuse_subagent
 from openclaw.gateway.session_views import named_files, page_of_history, read_history
-from openclaw.inbound.attachments import BadAttachment, Image, InboundFile, read_images
+from openclaw.inbound.attachments import (
+    BadAttachment,
+    Image,
+    InboundFile,
+    place_files,
+    read_images,
+    split_pictures,
+)
 from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted, Blocked, Empty, TakenElsewhere
+from openclaw.inbound.prompt_text import media_note
 from openclaw.messages import Route, Usage
 from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.outbound.answer_filter import is_web, reasoning_message
@@ -99,7 +108,13 @@ async def send(call: MethodCall, params: ChatSend) -> ChatAccepted | ChatStopped
     session, entry = named.ref, named.entry
     if not params.message.strip() and not params.attachments:
         raise MethodError("message or attachment required")
-    images, warnings = _images(params.attachments)
+    pictures, files = _split(params.attachments)
+    images, warnings = _images(pictures)
+    text = params.message
+    if files and not text.lstrip().startswith("/"):
+        text = await _with_files(gateway.runtime, text, files, session, entry)
+    elif files:
+        warnings = [*warnings, "files do not go with a command; dropped"]
     message = Incoming(
         facts=client_facts(
             session,
@@ -108,7 +123,7 @@ async def send(call: MethodCall, params: ChatSend) -> ChatAccepted | ChatStopped
             sender_ids=(client.client_info.id,),
             sender_username=client.client_info.display_name,
         ),
-        text=params.message,
+        text=text,
         door="chat",
         run_id=run_id,
         source="webchat",
@@ -200,6 +215,24 @@ async def _submit(call: MethodCall, message: Incoming) -> Accepted | Handled | T
     if isinstance(result, Blocked | Empty):
         raise MethodError(BLOCKED)
     return result
+
+
+def _split(attachments: list[InboundFile] | None) -> tuple[list[InboundFile], list[InboundFile]]:
+    try:
+        return split_pictures(attachments or [])
+    except BadAttachment as bad:
+        raise MethodError(f"Error: {bad}") from None
+
+
+async def _with_files(
+    runtime: Runtime, text: str, files: list[InboundFile], session: SessionRef, entry: SessionEntry | None
+) -> str:
+    """Put files into the workspace and return the text with their paths, as a channel's message has them."""
+    try:
+        placed = await place_files(runtime, files, session, entry)
+    except BadAttachment as bad:
+        raise MethodError(f"Error: {bad}") from None
+    return "\n".join(part for part in (media_note(placed), text) if part.strip())
 
 
 def _images(attachments: list[InboundFile] | None) -> tuple[list[Image], list[str]]:

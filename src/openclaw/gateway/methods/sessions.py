@@ -21,6 +21,7 @@ from openclaw.gateway.session_views import as_people_see_it, entry_view, joined_
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, parse_level, supported_levels
+from openclaw.outbound import conversation_export
 from openclaw.outbound.session_preview import (
     derived_title,
     first_messages,
@@ -888,8 +889,11 @@ class SessionsExport(Params):
     key: NonEmpty
     session_id: NonEmpty | None = None
     """An earlier session of that key. Without it the current one is exported."""
-    format: Literal["raw", "public"] = "public"
-    """``raw`` is every line of the transcript with all branches; ``public`` is the messages of the conversation."""
+    format: Literal["raw", "public", "markdown", "html"] = "public"
+    """``raw`` is every line of the transcript with all branches; ``public`` is the messages of the conversation.
+
+    ``markdown`` and ``html`` are pieces of one document, which the caller joins.
+    """
     cursor: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -914,6 +918,19 @@ async def export(call: MethodCall, params: SessionsExport) -> SessionExport:
             return public_page(joined_parts(messages), params.cursor, shown)
 
         items, following = await asyncio.to_thread(page)
+    if params.format in ("markdown", "html"):
+        items = await asyncio.to_thread(conversation_export.render, params.format, items)
+        if params.cursor == 0:
+            row = SessionRow(
+                target.agent_id,
+                target.key,
+                await gateway.directory.entry(target) or SessionEntry(sessionId=ref.session_id),
+            )
+            first = await first_messages(gateway.runtime.stores.transcripts, row)
+            title = row.entry.get("label") or derived_title(row, first)
+            items = [conversation_export.heading(params.format, title), *items]
+        if following is None:
+            items.append(conversation_export.ending(params.format))
     return SessionExport(
         key=shown_key(target.key), session_id=ref.session_id, format=params.format, items=items, next=following
     )

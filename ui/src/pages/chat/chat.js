@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../../core/dom.js";
 import { agentOf, agents, currentAgent, mainSession, rowOf, setOpened, titleOf } from "../../core/conversations.js";
 import { approvals } from "../../core/approvals.js";
 import { dateTime } from "../../core/format.js";
-import { connection } from "../../core/gateway.js";
+import { call, connection } from "../../core/gateway.js";
 import { address, go, route } from "../../core/router.js";
 import { change, draft, settings } from "../../core/settings.js";
 import { t } from "../../core/words.js";
@@ -66,6 +66,7 @@ export function Chat() {
 
 function Head({ conversation }) {
   const [details, setDetails] = useState(false);
+  const [exports, setExports] = useState(false);
   const facts = conversation.facts.value;
   const { fullKey } = conversation;
   const known = rowOf(fullKey);
@@ -73,11 +74,13 @@ function Head({ conversation }) {
   const agent = agents.value.list.find((one) => one.id === agentOf(fullKey)) || { id: agentOf(fullKey) };
   const more = (done) => html`
     <button class="row-button" onClick=${() => (done(false), setDetails(true))}><${Icon} name="document" /><span>${t("Details")}</span></button>
+    <button class="row-button" onClick=${() => (done(false), setExports(true))}><${Icon} name="download" /><span>${t("Export")}</span></button>
     <button class="row-button" onClick=${() => (done(), print())}><${Icon} name="print" /><span>${t("Print")}</span></button>`;
   return html`<header class="chat-head">
     <${Face} agent=${agent} size="small" />
     <h1>${titleOf(row)}</h1>
     <span class="tools">${facts.sessionId && html`<${ConversationMenu} row=${row} more=${more} />`}</span>
+    ${exports && html`<${ExportDialog} sessionKey=${fullKey} title=${titleOf(row)} onClose=${() => setExports(false)} />`}
     ${details && html`<${Dialog} title=${t("Details")} onClose=${() => setDetails(false)}><dl class="facts-list">
       <dt>${t("Title")}</dt><dd>${titleOf(row)}</dd>
       <dt>${t("Session key")}</dt><dd><code>${fullKey}</code></dd>
@@ -88,6 +91,42 @@ function Head({ conversation }) {
       ${known?.updatedAt && html`<dt>${t("Active")}</dt><dd>${dateTime(known.updatedAt)}</dd>`}
     </dl><p class="buttons"><a href=${address("transcript", { session: fullKey })}>${t("Transcript")}</a><a href=${address("context", { session: fullKey })}>${t("Context")}</a><a href=${address("messages", { session: fullKey })}>${t("Messages")}</a></p><//>`}
   </header>`;
+}
+
+const FORMATS = [
+  { format: "markdown", name: "Markdown", icon: "document", ending: "md", type: "text/markdown", hint: "Text with marks, for notes and editors" },
+  { format: "html", name: "HTML", icon: "web", ending: "html", type: "text/html", hint: "One page that any browser shows" },
+  { format: "public", name: "JSON", icon: "terminal", ending: "json", type: "application/json", hint: "For programs, as an array of messages" },
+];
+
+function ExportDialog({ sessionKey, title, onClose }) {
+  const [busy, setBusy] = useState("");
+  const save = async ({ format, ending, type }) => {
+    setBusy(format);
+    try {
+      const items = [];
+      let sessionId;
+      for (let cursor = 0; cursor !== null; ) {
+        const page = await call("sessions.export", { key: sessionKey, format, cursor, ...(sessionId ? { sessionId } : {}) });
+        items.push(...page.items);
+        sessionId = page.sessionId;
+        cursor = page.next ?? null;
+      }
+      const text = format === "public" ? `[\n${items.map((one) => JSON.stringify(one)).join(",\n")}\n]\n` : items.join("");
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text], { type }));
+      link.download = `${title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "conversation"}.${ending}`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      onClose();
+    } catch (error) {
+      setBusy("");
+      told(error);
+    }
+  };
+  return html`<${Dialog} title=${t("Export")} onClose=${onClose}><div class="suggestions formats">
+    ${FORMATS.map((one) => html`<button key=${one.format} disabled=${busy !== ""} aria-busy=${busy === one.format} onClick=${() => save(one)}><${Icon} name=${one.icon} /><span><strong>${one.name}</strong><small>${t(one.hint)}</small></span></button>`)}
+  </div><//>`;
 }
 
 const DEMO = "local/smollm2-135m-instruct"; // The model that is part of the Gateway.

@@ -91,7 +91,7 @@ export class Conversation {
     if (!same) this.commands.value = this.commands.value.filter((one) => this.facts.value.sessionId === undefined || one.timestamp >= Date.now() - 5000);
     const accepted = new Set(waiting.map((one) => one.runId));
     this.sending.value = this.sending.value.filter((one) => !one.accepted && !accepted.has(one.runId));
-    this.run.value = run && { runId: run.runId, startedAt: run.startedAt, said: saidOf(run, messages), items: itemsOf(run, messages) };
+    this.run.value = run && { runId: run.runId, startedAt: run.startedAt, askedId: run.said?.id, said: saidOf(run, messages), items: itemsOf(run, messages) };
     this.loaded.value = true;
   }
 

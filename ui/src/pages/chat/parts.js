@@ -137,7 +137,7 @@ export function MyMessage({ row, conversation, onEdit, onDelete, pending, last }
       <span class="facts"><time title=${dateTime(row.at)}>${time(row.at)}</time></span>
       ${stored && full && html`<${Action} name=${t("Copy")} icon="copy" onClick=${() => copyText(full)} />`}
       ${onEdit && html`<${Action} name=${t("Edit")} icon="edit" onClick=${() => onEdit(message)} />`}
-      ${onDelete && html`<${Action} name=${t("Delete")} icon="trash" onClick=${() => onDelete(message)} />`}
+      ${onDelete && html`<${Action} name=${t("Delete message")} icon="trash" onClick=${() => onDelete(message)} />`}
       ${stored && html`<${Versions} conversation=${conversation} entryId=${message.__openclaw.id} disabled=${Boolean(conversation.run.value)} />`}
     </footer>
   </article>`;

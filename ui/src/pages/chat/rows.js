@@ -37,6 +37,9 @@ function add(rows, message, calls, live) {
   else if (message.role === "toolResult") addResult(rows, message, calls, id);
 }
 
+// A run and what the transcript gets of it are one row, so that nothing is made again when the run ends.
+const afterKey = (entryId) => entryId && `after-${entryId}`;
+
 function agentRow(rows, key, at) {
   const last = rows[rows.length - 1];
   if (last?.side === "agent" && last.parts.length < MOST_PARTS) return last;
@@ -53,7 +56,7 @@ function addParts(rows, message, calls, live) {
     if (text.trim()) rows.push({ key: id, side: "gateway", text, at: message.timestamp });
     return;
   }
-  const row = agentRow(rows, id, message.timestamp);
+  const row = agentRow(rows, afterKey(message.__openclaw.parentId) || id, message.timestamp);
   row.id = id;
   row.endedAt = message.timestamp;
   // An attempt that failed and was made again is no news any more.
@@ -105,8 +108,8 @@ function addLive(rows, run, live) {
   const items = run.items.filter((one) => one.kind !== "tool" || live.has(one.id));
   const last = rows[rows.length - 1];
   // A row that shows the run goes on; the one that follows an answer of before does not.
-  const row = last?.side === "agent" && last.parts.some((one) => one.kind === "tool") ? last : null;
-  const target = row || { key: `run-${run.runId}`, side: "agent", parts: [], at: run.startedAt };
+  const row = last?.side === "agent" && (last.key === afterKey(run.askedId) || last.parts.some((one) => one.kind === "tool")) ? last : null;
+  const target = row || { key: afterKey(run.askedId) || `run-${run.runId}`, side: "agent", parts: [], at: run.startedAt };
   if (!row) rows.push(target);
   target.parts = [...target.parts, ...items];
   target.running = true;

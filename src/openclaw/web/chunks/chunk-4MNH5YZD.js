@@ -1,2 +1,0 @@
-import{c as u,j as n,q as s}from"./chunk-MPYO7RXN.js";function $({children:e,onSure:a,danger:l=!1}){let[r,t]=u(!1),o=l?"danger":"";return r?n`<span class="buttons"><button type="button" class=${o} onClick=${()=>(t(!1),a())}>${s("Really?")} ${e}</button>
-    <button type="button" class="quiet" onClick=${()=>t(!1)}>${s("Cancel")}</button></span>`:n`<button type="button" class=${o} onClick=${()=>t(!0)}>${e}</button>`}export{$ as a};
