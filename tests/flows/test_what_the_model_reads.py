@@ -274,11 +274,7 @@ BATTERY: list[tuple[str, dict[str, Any] | str, tuple[str, bool]]] = [
     ),
     ("sessions_spawn", {"task": "x", "model": "no/such"}, failed("Unknown model")),
     ("sessions_history", {"sessionKey": "agent:main:nowhere"}, failed("No session found: agent:main:nowhere")),
-    (
-        "sessions_history",
-        {},
-        invalid("sessions_history", "sessionKey: sessionKey required", {}, '{"sessionKey": "<sessionKey>"}'),
-    ),
+    ("sessions_history", {}, failed("sessionKey required" + EXAMPLE + '{"sessionKey": "main", "limit": 20}')),
     ("sessions_send", {"message": "x"}, failed("Either sessionKey or label is required")),
     ("sessions_send", {"sessionKey": "nowhere", "message": "x"}, failed("No session found: nowhere")),
     # The web

@@ -35,7 +35,7 @@ OPENER, NO_PATH, SHOWN = "opener", "no path", "shown to the person and bound"
 BY_MESSENGER = "the workspace's opener; tests/flows/test_message_tool.py tries it"
 BY_BROWSER = "the workspace's opener; tests/tools/browser/test_pages.py tries it"
 RULES = {
-    "read": {"path": OPENER},
+    "read": {"path": OPENER, "pages": NO_PATH},
     "write": {"path": OPENER, "content": NO_PATH},
     "edit": {"path": OPENER, "oldText": NO_PATH, "newText": NO_PATH},
     "memory_get": {"path": OPENER},

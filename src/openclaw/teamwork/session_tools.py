@@ -242,6 +242,7 @@ class SessionsHistoryArguments(ToolArguments):
 
 class SessionsHistoryTool(RecordTool[SessionsHistoryArguments]):
     name = "sessions_history"
+    examples = ({"sessionKey": "main", "limit": 20},)
     parallel = True
     summary = "Read the messages of another session"
     description = "Read the transcript of a session by its key or session id. Long texts are shortened."
