@@ -174,6 +174,20 @@ class PathOpener:
         with _explained(resolved):
             return self._at(resolved, scan_at, writing=False)
 
+    def location(self, path: str) -> str:
+        """Return where a folder is on this machine, whatever its path in a sandbox is."""
+
+        def locate_at(parent: int, name: str, _shown: str, _in_workspace: bool) -> str:
+            fd = _open_final(name, _LIST, parent)
+            try:
+                return _path_of(fd)
+            finally:
+                os.close(fd)
+
+        resolved = self.resolve(path)
+        with _explained(resolved):
+            return self._at(resolved, locate_at, writing=False)
+
     @contextlib.contextmanager
     def open_write_atomic(self, path: str, *, mode: int | None = None) -> Generator[BinaryIO]:
         """Yields a new file that replaces ``path`` if the block ends without an error. Missing parents are made.

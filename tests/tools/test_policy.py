@@ -74,7 +74,7 @@ async def test_the_built_in_tools_work_together(
 ) -> None:
     made = built_in_tools(workspace=workspace, settings=ToolSettings(), processes=processes)
     tools = {tool.spec.name: tool for tool in made}
-    assert list(tools) == ["read", "write", "edit", "exec", "process"]
+    assert list(tools) == ["read", "search", "write", "edit", "exec", "process"]
 
     async def call(name: str, **arguments: object) -> str:
         result = await tools[name].run(validate_arguments(tools[name].spec, arguments), context)

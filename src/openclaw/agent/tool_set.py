@@ -26,7 +26,7 @@ from openclaw.config.agents import (
     workspace_dir,
 )
 from openclaw.config.schema import Config
-from openclaw.config.schema.tools import AgentTools, Tools
+from openclaw.config.schema.tools import AgentTools, ApplyPatch, Tools
 from openclaw.models.base import Model
 from openclaw.path_opener import PathOpener
 from openclaw.rights import Caller
@@ -76,7 +76,7 @@ async def tools_for(
         servers = await _mcp_tools(runtime, agent_id, owner, policies, sandbox)
         foreign = (*runtime.extensions.tools_for(owner=owner), *servers)
     key = ("tools", agent_id, model.provider, model.id, subagent, sandbox and sandbox.plan.key, foreign)
-    make = partial(_make, runtime, agent_id, policies, sandbox, foreign)
+    make = partial(_make, runtime, agent_id, model, policies, sandbox, foreign)
     return runtime.prompting.derived.of(config, (*key, runtime.tools.nodes.any), make)
 
 
@@ -99,6 +99,7 @@ async def _mcp_tools(
 def _make(
     runtime: Runtime,
     agent_id: str,
+    model: Model,
     policies: Sequence[ToolFilter],
     sandbox: Boundary | None,
     foreign: tuple[Tool, ...],
@@ -115,7 +116,14 @@ def _make(
     exec_settings.allow_background = bool(allowed_tools(["process"], policies))
     skills = [source.folder for source in skill_folders(config, str(runtime.state_dir), agent_id)]
     roots = [runtime.state_dir / "blobs", *skills]
-    settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
+    settings = ToolSettings(
+        confine=fs.workspace_only,
+        extra_roots=roots,
+        exec=exec_settings,
+        patch_confined=exec_config.apply_patch.workspace_only
+        if _takes_patches(exec_config.apply_patch, model)
+        else None,
+    )
     tools = built_in_tools(
         workspace=workspace,
         settings=settings,
@@ -170,6 +178,12 @@ class SandboxOutputs(msgspec.Struct, frozen=True):
         with self.opener.open_write_atomic(path) as file:
             file.write(data)
         return self.opener.resolve(path)
+
+
+def _takes_patches(settings: ApplyPatch, model: Model) -> bool:
+    if settings.enabled is None:
+        return model.provider.startswith("openai")
+    return settings.enabled and (not settings.allow_models or bool({model.id, model.ref} & set(settings.allow_models)))
 
 
 def policies_of(

@@ -63,14 +63,12 @@ UNSUPPORTED: dict[str, str] = {
     "agents.defaults.mediaMaxMb": "set mediaMaxMb of the channel instead",
     **{f"agents.defaults.{key}": reason for key, reason in _PER_AGENT.items()},
     **{f"agents.list[].{key}": reason for key, reason in _PER_AGENT.items()},
-    "agents.list[].tools.exec.applyPatch": "there is no apply_patch tool",
     "agents.list[].tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
     **{
         f"{place}tools.loopDetection.{key}": reason
         for place in ("", "agents.list[].")
         for key, reason in _LOOPS.items()
     },
-    "tools.exec.applyPatch": "there is no apply_patch tool",
     "tools.exec.notifyOnExitEmptySuccess": "a command that ends well without output is always reported",
     "tools.message.broadcast": "the message tool writes to one target per call",
     "tools.web.fetch.firecrawl": "pages are fetched by the Gateway itself",

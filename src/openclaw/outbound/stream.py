@@ -440,9 +440,9 @@ MOST_OUTPUT = 8000
 _META = 120
 # fmt: off
 _EMOJI = {
-    "exec": "🛠️", "read": "📖", "write": "✍️", "edit": "📝", "process": "🧰", "browser": "🌐", "web_fetch": "🌐",
-    "web_search": "🔎", "memory_search": "🧠", "memory_get": "🧠", "message": "✉️", "cron": "⏰", "image": "🖼️",
-    "sessions_send": "🗨️", "sessions_spawn": "🧑‍🔧", "canvas": "🖼️", "nodes": "📱",
+    "exec": "🛠️", "read": "📖", "search": "🔎", "write": "✍️", "edit": "📝", "apply_patch": "📝", "process": "🧰",
+    "browser": "🌐", "web_fetch": "🌐", "web_search": "🔎", "memory_search": "🧠", "memory_get": "🧠", "message": "✉️",
+    "cron": "⏰", "image": "🖼️", "sessions_send": "🗨️", "sessions_spawn": "🧑‍🔧", "canvas": "🖼️", "nodes": "📱",
 }
 # fmt: on
 _TELLING = ("command", "path", "file_path", "url", "query", "action", "name", "to", "target", "text")

@@ -80,6 +80,8 @@ class EditTool(RecordTool[EditArguments]):
         "overlap. An empty newText deletes the passage."
     )
 
+    examples = ({"path": "notes.md", "edits": [{"oldText": "draft", "newText": "final"}]},)
+
     def __init__(self, opener: PathOpener) -> None:
         self._opener = opener
 

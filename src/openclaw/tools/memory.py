@@ -16,7 +16,7 @@ from openclaw.memory.index import CURATED, AgentMemory, Hit, MemoryResults, fold
 from openclaw.path_opener import FileMissing, PathOpener
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, json_result
-from openclaw.tools.files import read_page
+from openclaw.tools.files import FilePage, read_page
 
 MOST_RESULTS = 50
 SNIPPET_CHARS = 700
@@ -125,10 +125,13 @@ class MemoryGetTool(RecordTool[MemoryGetArguments]):
         if not context.caller.may("notes"):
             raise ToolError(f"{_REFUSED} {context.caller.described}.")
         curated = context.caller.may("curated memory")
-        name, text = await asyncio.to_thread(self._read, path, arguments.first, arguments.lines, curated)
-        return json_result({"path": name, "text": text})
+        name, page = await asyncio.to_thread(self._read, path, arguments.first, arguments.lines, curated)
+        result: dict[str, Any] = {"path": name, "text": page.text}
+        if page.cut_by:
+            result |= {"nextFrom": page.last + 1, "totalLines": page.total_lines}
+        return json_result(result)
 
-    def _read(self, path: str, first: int, count: int | None, curated: bool) -> tuple[str, str]:
+    def _read(self, path: str, first: int, count: int | None, curated: bool) -> tuple[str, FilePage]:
         resolved = Path(PathOpener(self._workspace, confine=True).resolve(path))
         name = shown_name(resolved, self._workspace)
         root = memory_root(resolved, self._workspace, self._extra)
@@ -140,7 +143,7 @@ class MemoryGetTool(RecordTool[MemoryGetArguments]):
                 page = read_page(file, first, count)
         except FileMissing:
             raise ToolError(f"The memory file {name} does not exist yet") from None
-        return name, page.text
+        return name, page
 
 
 def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool, OutputStore
 from openclaw.tools.files import ReadTool, WriteTool
 from openclaw.tools.nodes import NodeCalls
+from openclaw.tools.patch import ApplyPatchTool
 from openclaw.tools.process import ProcessRegistry, ProcessTool
+from openclaw.tools.search import SearchTool, installed_ripgrep
 
 if TYPE_CHECKING:
     from openclaw.questions.desk import QuestionDesk
@@ -30,7 +32,7 @@ _SESSION_TOOLS = (
     "session_status",
 )
 GROUPS: dict[str, tuple[str, ...]] = {
-    "group:fs": ("read", "write", "edit", "apply_patch"),
+    "group:fs": ("read", "search", "write", "edit", "apply_patch"),
     "group:runtime": ("exec", "process"),
     "group:sessions": _SESSION_TOOLS,
     "group:memory": ("memory_search", "memory_get"),
@@ -139,6 +141,8 @@ class ToolSettings(msgspec.Struct, kw_only=True):
     confine: bool = False
     """Confines the file tools to the workspace. They may also read ``extra_roots``."""
     extra_roots: list[Path] = []
+    patch_confined: bool | None = None
+    """Offers ``apply_patch``, and says whether it is confined to the workspace. None does not offer it."""
     exec: ExecSettings = msgspec.field(default_factory=ExecSettings)
 
 
@@ -158,10 +162,16 @@ def built_in_tools(
         opener = sandbox.opener
     else:
         opener = PathOpener(workspace, confine=settings.confine, extra_roots=settings.extra_roots)
+    patch: list[Tool] = []
+    if settings.patch_confined is not None:
+        confined = settings.patch_confined and sandbox is None
+        patch = [ApplyPatchTool(PathOpener(workspace, confine=True) if confined else opener)]
     return [
         ReadTool(opener),
+        SearchTool(opener, installed_ripgrep()),
         WriteTool(opener),
         EditTool(opener),
+        *patch,
         ExecTool(settings.exec, processes, rules, questions, sandbox, nodes, outputs),
         ProcessTool(processes),
     ]

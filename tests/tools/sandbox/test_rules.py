@@ -14,7 +14,7 @@ from openclaw.tools.sandbox.launch import DEFAULT_ALLOW, PLACES, SandboxPlan, bl
 
 from .support import KEY, config_with
 
-FILES = {"read", "write", "edit", "apply_patch", "image"}
+FILES = {"read", "search", "write", "edit", "apply_patch", "image"}
 COMMANDS = {"exec", "process"}
 SESSIONS = {
     *("sessions_list", "sessions_history", "sessions_search", "sessions_send", "sessions_spawn"),
@@ -31,7 +31,7 @@ def offered(sandbox: dict[str, Any], **rules: Any) -> set[str]:
     ("access", "expected"),
     [
         ("none", FILES | COMMANDS | SESSIONS),
-        ("ro", {"read", "image"} | COMMANDS | SESSIONS),
+        ("ro", {"read", "search", "image"} | COMMANDS | SESSIONS),
         ("rw", FILES | COMMANDS | SESSIONS),
     ],
 )

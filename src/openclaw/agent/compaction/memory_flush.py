@@ -42,7 +42,7 @@ MOST_ANSWERS = 12
 """The most model calls of one flush. A flush that wants more is stopped."""
 LONGEST_SHARE = 0.5
 """The part of a run's time that a flush may take. The rest is for the answer."""
-USABLE = frozenset({"read", "memory_search", "memory_get"})
+USABLE = frozenset({"read", "search", "memory_search", "memory_get"})
 """The tools of a flush, besides an appending ``write``. None of them has an effect that others could notice."""
 PROMPT = (
     "The older part of this conversation is about to be condensed. Before that, write down what must last: decisions, "

@@ -52,8 +52,8 @@ _NO_CHANNEL = ("unknown", "internal")
 FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"
 MOST_KEPT = 64
 _ORDER = """
-read write edit apply_patch grep find ls exec process web_search web_fetch browser canvas nodes cron message gateway
-agents_list sessions_list sessions_history sessions_search sessions_send session_status image
+read search write edit apply_patch grep find ls exec process web_search web_fetch browser canvas nodes cron message
+gateway agents_list sessions_list sessions_history sessions_search sessions_send session_status image
 """
 TOOL_ORDER: tuple[str, ...] = tuple(_ORDER.split())
 """The order of the tools in the prompt. Other tools follow in alphabetical order."""

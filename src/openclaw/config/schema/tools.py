@@ -29,8 +29,8 @@ class LayeredToolPolicy(ProviderToolPolicy):
 
 
 class ApplyPatch(Record):
-    enabled: bool = False
-    """Offer the apply_patch tool."""
+    enabled: bool | None = None
+    """Offer the apply_patch tool; unset: to models of OpenAI, which were trained on it."""
     workspace_only: bool = True
     """Keep patches inside the workspace."""
     allow_models: list[str] = []

@@ -39,7 +39,7 @@ Confinement: TypeAlias = Literal["inside", "host"]
 
 PLACES: dict[str, Confinement] = {
     # These see and change only what the sandbox sees.
-    **dict.fromkeys(("read", "write", "edit", "apply_patch", "exec", "process", "image"), "inside"),
+    **dict.fromkeys(("read", "search", "write", "edit", "apply_patch", "exec", "process", "image"), "inside"),
     # These are carried out by the Gateway. They start no program that the call names, and open a file that it names
     # only with the opener of ``ToolContext.sandbox``. Sessions are guarded by teamwork/session_tools.py, and the rest
     # have rules of their own. Most are not offered by default.
@@ -49,7 +49,17 @@ PLACES: dict[str, Confinement] = {
     **dict.fromkeys(("browser", "canvas", "nodes", "cron", "gateway"), "host"),
 }
 """The tools that a sandboxed session can have. Others need a rule that names them."""
-DEFAULT_ALLOW = ("exec", "process", "read", "write", "edit", "apply_patch", "image", *GROUPS["group:sessions"])
+DEFAULT_ALLOW = (
+    "exec",
+    "process",
+    "read",
+    "search",
+    "write",
+    "edit",
+    "apply_patch",
+    "image",
+    *GROUPS["group:sessions"],
+)
 CHANNEL_TOOLS = ("telegram", "whatsapp", "discord", "irc", "googlechat", "slack", "signal", "imessage")
 DEFAULT_DENY = ("browser", "canvas", "nodes", "cron", "gateway", *CHANNEL_TOOLS)
 READ_ONLY = ToolFilter(deny=("write", "edit", "apply_patch"))
