@@ -20,6 +20,7 @@ from openclaw.cli.main import ALIASES, TABLE, find_command
 from openclaw.config.reference import cell, docs_of, generated
 from openclaw.gateway.assemble import METHOD_FAMILIES
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS, METHOD_RIGHTS
+from openclaw.gateway.server.frames import OLDEST_PROTOCOL
 from openclaw.gateway.server.registry import ADVERTISED, Method, MethodTable
 from openclaw.inbound.commands.registry import CATEGORIES, COMMANDS, Command
 from openclaw.rights import Right, scope_for
@@ -141,9 +142,22 @@ def _chat_rights(command: Command) -> str:
     return ", ".join(shown)
 
 
-def _methods() -> dict[str, Method]:
+def _methods(protocol: int = OLDEST_PROTOCOL) -> dict[str, Method]:
+    """The methods of a version by name: those that came with it, in the form that it gave them."""
     table = MethodTable(*(family.methods for family in METHOD_FAMILIES))
-    return {method.name: method for method in table.registered()}
+    return {method.name: method for method in table.registered() if method.since == protocol}
+
+
+def protocol_4() -> Iterator[str]:
+    """Every method that protocol 4 adds, and those to which it gives another form."""
+    older = _methods()
+    yield "| method | protocol 3 | right | parameters | result | answers |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, method in sorted(_methods(4).items()):
+        form = "another form" if name in older else "unknown"
+        result = cell(_type_text(method.result, "an object"))
+        right = f"`{scope_for(METHOD_RIGHTS[name])}`"
+        yield f"| `{name}` | {form} | {right} | {_params(method)} | {result} | {_first_sentence(method)} |"
 
 
 def methods() -> Iterator[str]:
@@ -164,7 +178,7 @@ def methods() -> Iterator[str]:
 def results() -> Iterator[str]:
     """Every record that a method answers with, and those inside it, by name."""
     records: dict[str, type[msgspec.Struct]] = {}
-    for method in _methods().values():
+    for method in [*_methods().values(), *_methods(4).values()]:
         _collect_records(method.result, records)
     for name in sorted(records):
         record = records[name]
@@ -261,7 +275,13 @@ def _sentence(text: str) -> str:
 PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
     "commands.md": {"list of commands": command_index, "commands": commands},
     "chat-commands.md": {"chat commands": chat_commands},
-    "methods.md": {"methods": methods, "results": results, "absent methods": absent_methods, "events": events},
+    "methods.md": {
+        "methods": methods,
+        "results": results,
+        "absent methods": absent_methods,
+        "events": events,
+        "protocol 4": protocol_4,
+    },
 }
 
 

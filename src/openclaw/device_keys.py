@@ -67,13 +67,24 @@ def signed_text(
     signed_at: int,
     token: str | None,
     nonce: str | None,
+    machine: tuple[str, str] | None = None,
 ) -> str:
-    """Return the text that a device signs. ``scopes`` are those the client asked for, before any default is applied."""
-    fields = ["v1" if nonce is None else "v2", device_id, client_id, client_mode, role, ",".join(scopes)]
+    """Return the text that a device signs. ``scopes`` are those the client asked for, before any default is applied.
+
+    ``machine`` is the platform and the device family of the third version, which needs a nonce.
+    """
+    version = "v1" if nonce is None else "v2" if machine is None else "v3"
+    fields = [version, device_id, client_id, client_mode, role, ",".join(scopes)]
     fields += [str(signed_at), token or ""]
     if nonce is not None:
         fields.append(nonce)
+        fields += map(_signed_name, machine or ())
     return "|".join(fields)
+
+
+def _signed_name(name: str) -> str:
+    """Trim the name and lower its ASCII letters, as devices do before they sign it."""
+    return "".join(char.lower() if char.isascii() else char for char in name.strip())
 
 
 def signature_is_valid(raw_key: bytes, text: str, signature: str) -> bool:

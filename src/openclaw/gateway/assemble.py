@@ -61,6 +61,7 @@ from openclaw.gateway.methods import (
     messages,
     models,
     nodes,
+    protocol4,
     questions,
     system,
     usage,
@@ -76,6 +77,7 @@ from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.server import Sockets
+from openclaw.gateway.server.subscriptions import SessionSubscriptions
 from openclaw.gateway.session_directory import SessionDirectory
 from openclaw.gateway.session_maintenance import Maintenance
 from openclaw.gateway.session_views import read_history
@@ -151,6 +153,7 @@ METHOD_FAMILIES = (
     sessions_methods,
     usage,
     system,
+    protocol4,
 )
 """``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
 
@@ -337,6 +340,8 @@ def build_gateway(
     channels = _build_channels(runtime, cluster, environ, pipeline, calls)
     channel_services = ChannelServices(runtime, channels, parts_ready)
     follow_runs(followers, runtime, broadcaster, notices, calls, counters.metrics, channel_services)
+    subscriptions = SessionSubscriptions(runtime, broadcaster, calls.spawn)
+    followers.add(subscriptions.follow_run)
 
     async def status_card(session: SessionRef) -> str:
         return await status(pipeline.commands, client_facts(session, OWNER), "")
@@ -398,6 +403,7 @@ def build_gateway(
         environ=environ,
         methods=methods,
         broadcaster=broadcaster,
+        subscriptions=subscriptions,
         presence=presence,
         devices=devices,
         nodes=nodes,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.registry import MethodTable
+    from openclaw.gateway.server.subscriptions import SessionSubscriptions
     from openclaw.gateway.session_directory import SessionDirectory
     from openclaw.gateway.session_maintenance import Maintenance
     from openclaw.gateway.tls import ServerTls
@@ -74,6 +75,8 @@ class Gateway:
     environ: Mapping[str, str]
     methods: MethodTable
     broadcaster: Broadcaster
+    subscriptions: SessionSubscriptions
+    """The connections of protocol 4 that follow sessions."""
     presence: Presence
     devices: Devices
     """Devices that are paired or ask to be."""
@@ -192,6 +195,7 @@ class Gateway:
 
     def client_left(self, client: Client) -> None:
         self.broadcaster.remove(client)
+        self.subscriptions.client_left(client.conn_id)
         self.nodes.connected.left(client.conn_id)
         if client.presence_key is not None:
             self.presence.disconnect(client.presence_key)

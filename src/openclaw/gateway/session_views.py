@@ -7,7 +7,7 @@ numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -28,8 +28,9 @@ from openclaw.sessions.prompt_prefix import COLLECTED, as_typed, is_internal, ty
 from openclaw.sessions.tree import public_messages, with_their_calls
 from openclaw.storage.session_query import SessionQuery
 from openclaw.storage.sessions import SessionRow, SessionStore
-from openclaw.storage.transcripts import Entry
+from openclaw.storage.transcripts import Entry, Transcript
 from openclaw.text import clipped
+from openclaw.worker_thread import with_many
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -46,6 +47,8 @@ _OURS = "openclaw"
 _MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|MEDIA:|_SKIP"|<|\[\[|"thinking"|\\u')
 """A message that contains none of these is shown as it is, without being decoded."""
 _CUT = b'"length"'
+_UNNUMBERED = frozenset({"session", "label", "model_change", "thinking_level_change", "branch_summary", "custom"})
+"""Types of entries that no history shows as a message."""
 _ROW_FIELDS = """
 label displayName channel subject groupChannel space chatType origin updatedAt sessionId systemSent abortedLastRun
 thinkingLevel verboseLevel reasoningLevel elevatedLevel sendPolicy inputTokens outputTokens totalTokens cacheRead
@@ -108,6 +111,57 @@ def _spent(usage: Any) -> dict[str, Any]:
             return {"tokens": tokens}
         case _:
             return {}
+
+
+class NumberedMessage(NamedTuple):
+    """A message of a history: its entry, and its number among the messages of the branch, from 1."""
+
+    id: str
+    seq: int
+    fields: dict[str, Any]
+
+
+async def numbered_messages(
+    transcript: Transcript, entries: Sequence[Entry], *, with_reasoning: bool, own_runs: Mapping[str, str]
+) -> list[NumberedMessage]:
+    """The last entries of the active branch as protocol 4 shows them, with their ids and numbers.
+
+    ``own_runs`` has run ids by entry id. A client recognises its own message by the run id.
+    """
+
+    def numbers() -> dict[str, int]:
+        parents = {id: (parent, kind) for id, parent, kind in transcript.tree()}
+        path: list[str] = []
+        at = transcript.leaf_id
+        while at is not None and at in parents:
+            if parents[at][1] not in _UNNUMBERED:
+                path.append(at)
+            at = parents[at][0]
+        return {id: number for number, id in enumerate(reversed(path), 1)}
+
+    seqs = await with_many(len(transcript), numbers)
+    shown: list[NumberedMessage] = []
+    for entry in entries:
+        raw = _stored(entry, with_reasoning)
+        if raw is None:
+            continue
+        message = msgspec.json.decode(_shortened(raw) if len(bytes(raw)) > LARGEST_MESSAGE else raw)
+        mark, seq = message.get("__openclaw"), seqs.get(entry.id, 0)
+        message["__openclaw"] = {**(mark if isinstance(mark, dict) else {}), "id": entry.id, "seq": seq}
+        if message.get("role") == "user" and entry.id in own_runs:
+            message["idempotencyKey"] = f"{own_runs[entry.id]}:user"
+        shown.append(NumberedMessage(entry.id, seq, message))
+    return shown
+
+
+def newest_within(messages: list[NumberedMessage], most_bytes: int) -> list[NumberedMessage]:
+    """Return the newest messages that fit into so many bytes together, oldest first."""
+    total = 0
+    for index in range(len(messages) - 1, -1, -1):
+        total += len(msgspec.json.encode(messages[index].fields)) + 1
+        if total > most_bytes:
+            return messages[index + 1 :]
+    return messages
 
 
 def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | None:

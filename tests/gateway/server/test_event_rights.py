@@ -11,7 +11,7 @@ import pytest
 
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS
 from openclaw.gateway.server.events import Broadcaster, Client, catch_up
-from openclaw.gateway.server.registry import EVENTS
+from openclaw.gateway.server.registry import EVENTS, EVENTS_SINCE_4
 from tests.gateway.server.test_broadcast import Recorder, client
 from tests.gateway.support import Running
 
@@ -30,6 +30,7 @@ FOR_SCOPE = {
     },
     "operator.read": {
         *("agent", "chat", "presence", "health", "heartbeat", "cron", "talk.mode", "voicewake.changed"),
+        *("sessions.changed", "session.message", "models.snapshot"),
     },
 }
 
@@ -51,7 +52,7 @@ def everyone() -> list[tuple[Client, Recorder]]:
     return [client(f"c{number}", role=role, scopes=scopes) for number, (role, scopes) in enumerate(CLIENTS)]
 
 
-@pytest.mark.parametrize("event", [*EVENTS, "an.event.nobody.knows"])
+@pytest.mark.parametrize("event", [*EVENTS, *EVENTS_SINCE_4, "an.event.nobody.knows"])
 async def test_an_event_reaches_those_and_only_those_whose_scopes_cover_it(event: str) -> None:
     ways: dict[str, list[bool]] = {}
     broadcaster, live = Broadcaster(), everyone()
@@ -96,7 +97,7 @@ def test_every_event_that_the_source_publishes_has_a_rule() -> None:
     found = published_names()
     assert {"chat", "agent", "tick", "presence", "health", "shutdown", "connect.challenge"} <= found
     assert found <= {*EVENT_RIGHTS}
-    assert {*EVENTS} == {*EVENT_RIGHTS}
+    assert {*EVENTS, *EVENTS_SINCE_4} == {*EVENT_RIGHTS}
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,17 @@ async def test_unknown_properties_of_connect_are_refused_at_every_level(running:
 async def test_another_protocol_is_a_mismatch_and_a_range_that_holds_three_is_not(running: Running) -> None:
     async with running.socket() as socket:
         answer = await socket.call("connect", connect_params(protocol=(2, 2)))
-        assert answer["error"]["message"] == "protocol mismatch"
-        assert answer["error"]["details"] == {"expectedProtocol": 3}
+        assert answer["error"]["message"] == "protocol mismatch: this Gateway serves protocols 3 and 4"
+        details = answer["error"]["details"]
+        assert details["code"] == "PROTOCOL_MISMATCH"
+        assert (details["clientMinProtocol"], details["clientMaxProtocol"]) == (2, 2)
+        assert (details["expectedProtocol"], details["minimumProbeProtocol"]) == (3, 3)
+        assert details["servedProtocols"] == [3, 4]
         assert (await socket.closed())[0] == 1002
-    async with running.client(protocol=(1, 9)) as socket:
+    async with running.client(protocol=(1, 3)) as socket:
         assert socket.hello["protocol"] == 3
+    async with running.client(protocol=(1, 9)) as socket:
+        assert socket.hello["protocol"] == 4
 
 
 async def test_the_token_alone_lets_a_client_in_with_admin_scope_by_default(running: Running) -> None:

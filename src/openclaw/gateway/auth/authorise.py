@@ -35,6 +35,10 @@ _METHODS: dict[Right, str] = {
         models.status
         outbox.list
         cluster.status
+        sessions.subscribe sessions.unsubscribe sessions.messages.subscribe sessions.messages.unsubscribe
+        sessions.describe sessions.branches.list chat.startup chat.metadata commands.list models.authStatus cron.get
+        tasks.list taskSuggestions.list progressCard.get sessions.companion.state sessions.observer.visibility
+        update.status
     """,
     "write": """
         send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set
@@ -44,10 +48,11 @@ _METHODS: dict[Right, str] = {
     "pairing": """
         node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
         device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename
-        device.pair.remove pairing.list pairing.approve
+        device.pair.remove pairing.list pairing.approve channels.pairing.list
     """,
     "approvals": """
         exec.approval.request exec.approval.resolve exec.approval.list question.list question.answer
+        plugin.approval.list openclaw.approval.list
     """,
     "node": "node.invoke.result node.event skills.bins",
     "admin": """
@@ -61,7 +66,7 @@ _METHODS: dict[Right, str] = {
         sessions.archive
         agents.bind context.get context.diff context.find mcp.test models.probe
         outbox.retry outbox.drop
-        sessions.compaction
+        sessions.compaction sessions.create sessions.rewind
         signIn.create
     """,
 }
@@ -106,6 +111,9 @@ EVENT_RIGHTS: Mapping[str, Right | Everyone] = {
     "node.pair.resolved": "pairing",
     "node.invoke.request": "node",
     "node.invoke.cancel": "node",
+    "sessions.changed": "read",
+    "session.message": "read",
+    "models.snapshot": "read",
 }
 """Who gets an event, live or replayed."""
 

@@ -6,6 +6,8 @@ A caller is admitted when it knows the secret, or has a token of its own, and it
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -25,7 +27,15 @@ from openclaw.gateway.auth.authorise import (
 from openclaw.gateway.auth.devices import MAX_SKEW_MS, Devices, announce_pairing
 from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
 from openclaw.gateway.server.events import ClientInfo
-from openclaw.gateway.server.frames import PROTOCOL_VERSION, NonEmpty, Params
+from openclaw.gateway.server.frames import (
+    NEWEST_PROTOCOL,
+    OLDEST_PROTOCOL,
+    PROTOCOLS,
+    InvalidParams,
+    NonEmpty,
+    Params,
+    decode_params,
+)
 from openclaw.rights import ADMIN
 
 if TYPE_CHECKING:
@@ -46,6 +56,8 @@ class ConnectDevice(Params):
 class ConnectAuth(Params):
     token: str | None = None
     password: str | None = None
+    device_token: str | None = None
+    """The device's own token, under the name that it has in protocol 4."""
 
 
 class ConnectParams(Params):
@@ -60,12 +72,47 @@ class ConnectParams(Params):
     scopes: list[NonEmpty] | None = None
     device: ConnectDevice | None = None
     auth: ConnectAuth | None = None
+    model_catalog: dict[str, Any] | None = None
+    """The target for which a client of protocol 4 wants the model catalogue."""
     locale: str | None = None
     user_agent: str | None = None
     last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """The last broadcast that the client handled on an earlier connection. It gets the later ones."""
     epoch: NonEmpty | None = None
     """The epoch that the ``hello-ok`` of that connection named."""
+
+
+class _Versions(Params):
+    min_protocol: Version = OLDEST_PROTOCOL
+    max_protocol: Version = OLDEST_PROTOCOL
+
+
+def decode_connect(raw: bytes | msgspec.Raw) -> ConnectParams:
+    """Decode the parameters. Fields that protocol 3 does not know are ignored from newer clients only.
+
+    Raises ``InvalidParams``.
+    """
+    versions = _Versions()
+    with suppress(InvalidParams):
+        versions = decode_params("connect", raw, _Versions, tolerant=True)
+    return decode_params("connect", raw, ConnectParams, tolerant=versions.max_protocol > OLDEST_PROTOCOL)
+
+
+def agreed_protocol(connect: ConnectParams) -> int:
+    """Return the newest version that both sides serve. Raises ``ConnectRefused`` if there is none."""
+    newest = min(connect.max_protocol, NEWEST_PROTOCOL)
+    if newest >= max(connect.min_protocol, OLDEST_PROTOCOL):
+        return newest
+    served = " and ".join(map(str, PROTOCOLS))
+    details = {
+        "code": "PROTOCOL_MISMATCH",
+        "clientMinProtocol": connect.min_protocol,
+        "clientMaxProtocol": connect.max_protocol,
+        "expectedProtocol": OLDEST_PROTOCOL if connect.max_protocol < OLDEST_PROTOCOL else NEWEST_PROTOCOL,
+        "minimumProbeProtocol": OLDEST_PROTOCOL,
+        "servedProtocols": list(PROTOCOLS),
+    }
+    raise ConnectRefused(f"protocol mismatch: this Gateway serves protocols {served}", details=details, close_code=1002)
 
 
 class ConnectRefused(Exception):
@@ -93,6 +140,8 @@ class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
     connect: ConnectParams
     role: str
     scopes: tuple[str, ...]
+    protocol: int
+    """The version of the protocol that both sides have agreed on."""
     device_token: dict[str, Any] | None = None
     by_device_token: bool = False
     """True when the device's own token was accepted instead of the shared secret."""
@@ -102,7 +151,8 @@ class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
         """The ``auth`` of ``hello-ok``, the only place where a device learns its token."""
         token = self.device_token
         if token is None:
-            return None
+            granted = {"role": self.role, "scopes": list(self.scopes)}
+            return granted if self.protocol > OLDEST_PROTOCOL else None
         issued = token.get("rotatedAtMs") or token["createdAtMs"]
         return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
 
@@ -130,9 +180,7 @@ class ClientGate:
 
     async def admit(self, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
         """Decide on a well-formed ``connect``. Raises ``ConnectRefused``."""
-        if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
-            details = {"expectedProtocol": PROTOCOL_VERSION}
-            raise ConnectRefused("protocol mismatch", details=details, close_code=1002)
+        protocol = agreed_protocol(connect)
         role = connect.role or "operator"
         if role not in ("operator", "node"):
             raise ConnectRefused("invalid role")
@@ -148,7 +196,7 @@ class ClientGate:
         attempt = _Attempt(self, connect, peer, role, asked, scopes)
         if connect.device is None:
             attempt.without_device()
-            return ConnectGrant(connect=connect, role=role, scopes=scopes)
+            return ConnectGrant(connect=connect, role=role, scopes=scopes, protocol=protocol)
         attempt.verify_device(connect.device, nonce)
         verdict = attempt.prove()
         if not attempt.pairing_is_bypassed(verdict):
@@ -160,7 +208,12 @@ class ClientGate:
         issued = await self.devices.ensure_token(connect.device.id, role, scopes)
         attempt.check_still_valid(verdict)
         return ConnectGrant(
-            connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=verdict.by_device_token
+            connect=connect,
+            role=role,
+            scopes=scopes,
+            protocol=protocol,
+            device_token=issued,
+            by_device_token=verdict.by_device_token,
         )
 
 
@@ -183,7 +236,7 @@ class _Attempt:
         self.asked = asked
         self.scopes = scopes
         self.secret: SharedSecret = gate.secret()
-        self.token = connect.auth.token if connect.auth else None
+        self.token = (connect.auth.token or connect.auth.device_token) if connect.auth else None
         self.password = connect.auth.password if connect.auth else None
         self.device_id = ""
         """The device, once its signature has been checked."""
@@ -251,17 +304,22 @@ class _Attempt:
             raise ConnectRefused("device nonce required")
         if device.nonce is not None and device.nonce != nonce:
             raise ConnectRefused("device nonce mismatch")
-        text = signed_text(
+        client = self.connect.client
+        signed = partial(
+            signed_text,
             device_id=device.id,
-            client_id=self.connect.client.id,
-            client_mode=self.connect.client.mode,
+            client_id=client.id,
+            client_mode=client.mode,
             role=self.role,
             scopes=self.asked,
             signed_at=device.signed_at,
             token=self.token,
             nonce=device.nonce,
         )
-        if not signature_is_valid(raw, text, device.signature):
+        texts = [signed()]
+        if device.nonce is not None:  # A newer node signs its platform even when it speaks protocol 3.
+            texts.append(signed(machine=(client.platform, client.device_family or "")))
+        if not any(signature_is_valid(raw, text, device.signature) for text in texts):
             raise ConnectRefused("device signature invalid")
         self.device_id = device.id
 

@@ -89,6 +89,7 @@ class RemoteCall(msgspec.Struct, array_like=True):
     id: str
     method: str
     params: bytes
+    protocol: int
 
 
 class RemoteAnswer(msgspec.Struct, array_like=True):
@@ -119,6 +120,7 @@ async def forward_call(links: Links, node: str, call: MethodCall, raw: msgspec.R
         id=call.id,
         method=call.method,
         params=bytes(raw),
+        protocol=client.protocol,
     )
     answer, sent = RemoteAnswer(b"", False, ""), False
 
@@ -211,6 +213,7 @@ class RemoteClient(Client):
             client_info=call.client_info,
             is_local=call.is_local,
             ip=call.ip,
+            protocol=call.protocol,
         )
         self.device_id = call.device_id
         self._parts = parts
@@ -240,11 +243,15 @@ _METHODS: dict[Place, str] = {
     "session": """
         agent chat.send chat.abort chat.drop chat.reword chat.promote chat.inject sessions.patch sessions.reset
         sessions.delete sessions.compact sessions.compaction sessions.resume sessions.branch sessions.fork
-        sessions.label sessions.import send system-event
+        sessions.label sessions.import send system-event sessions.create sessions.rewind
     """,
-    "owner": "chat.view chat.media context.get context.diff context.find",
+    "owner": """
+        chat.view chat.media context.get context.diff context.find chat.startup sessions.messages.subscribe
+        sessions.messages.unsubscribe
+    """,
     "scheduler": """
         cron.list cron.status cron.add cron.update cron.remove cron.run cron.runs last-heartbeat set-heartbeats wake
+        cron.get
     """,
     "holder": """
         exec.approval.resolve question.answer node.invoke exec.approvals.node.get exec.approvals.node.set
@@ -264,6 +271,9 @@ _METHODS: dict[Place, str] = {
         sessions.export sessions.importFolder sessions.archive sessions.list sessions.preview sessions.resolve
         sessions.archived sessions.tree sessions.versions sessions.entries sessions.usage sessions.usage.timeseries
         sessions.usage.logs usage.cost usage.status cluster.status
+        sessions.subscribe sessions.unsubscribe sessions.describe sessions.branches.list chat.metadata commands.list
+        models.authStatus tasks.list taskSuggestions.list plugin.approval.list openclaw.approval.list progressCard.get
+        sessions.companion.state sessions.observer.visibility update.status channels.pairing.list
     """,
 }
 PLACES: Mapping[str, Place] = {name: place for place, names in _METHODS.items() for name in names.split()}

@@ -12,8 +12,9 @@ import base64
 import gzip
 import hashlib
 import mimetypes
+import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,7 +77,7 @@ class Asset(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
     etag: str
     cache: str = "no-cache"
-    script_hash: str = ""
+    script_hashes: tuple[str, ...] = ()
     """The hash of the script that was put into a page of another build. The policy allows this one script."""
 
 
@@ -190,7 +191,7 @@ class ControlUiPage:
 
 async def answer(request: web.BaseRequest, asset: Asset) -> web.StreamResponse:
     headers = {
-        "Content-Security-Policy": policy(asset.script_hash),
+        "Content-Security-Policy": policy(asset.script_hashes),
         "X-Content-Type-Options": "nosniff",
         "X-Frame-Options": "DENY",
         "Referrer-Policy": "no-referrer",
@@ -217,10 +218,10 @@ async def answer(request: web.BaseRequest, asset: Asset) -> web.StreamResponse:
     return response
 
 
-def policy(script_hash: str = "") -> str:
+def policy(script_hashes: Sequence[str] = ()) -> str:
     """The content security policy. Another build than ours may style its elements with attributes."""
-    script = f"'self' 'sha256-{script_hash}'" if script_hash else "'self'"
-    style = "'self' 'unsafe-inline'" if script_hash else "'self'"
+    script = " ".join(["'self'", *(f"'sha256-{digest}'" for digest in script_hashes)])
+    style = "'self' 'unsafe-inline'" if script_hashes else "'self'"
     return (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src 'self' data: blob:; font-src 'self'; "
         "media-src 'self' data: blob:; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -280,7 +281,7 @@ def hashed_name(name: str, body: bytes) -> str:
     return f"{stem}-{hashlib.sha256(body).hexdigest()[:12]}.{suffix}"
 
 
-def asset_of(name: str, body: bytes, *, cache: str = "no-cache", script_hash: str = "") -> Asset:
+def asset_of(name: str, body: bytes, *, cache: str = "no-cache", script_hashes: tuple[str, ...] = ()) -> Asset:
     suffix = f".{name.rpartition('.')[2].lower()}"
     kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     texts = kind.startswith("text/") or kind.endswith(("json", "javascript", "xml"))
@@ -291,7 +292,7 @@ def asset_of(name: str, body: bytes, *, cache: str = "no-cache", script_hash: st
         content_type=f"{kind}; charset=utf-8" if texts else kind,
         etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
         cache=cache,
-        script_hash=script_hash,
+        script_hashes=script_hashes,
     )
 
 
@@ -303,6 +304,10 @@ def _picture(name: str, body: bytes) -> Asset:
 
 # Another build
 
+CONFIG_FILE = "/control-ui-config.json"
+MOST_SCRIPTS = 20
+_INLINE_SCRIPT = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL)
+
 
 def external_asset(root: str, path: str, base: str) -> Asset | None:
     """Read a file of another build. Paths out of its folder and links are refused as if there were no such file."""
@@ -310,6 +315,10 @@ def external_asset(root: str, path: str, base: str) -> Asset | None:
     if not folder.is_dir():
         raise PathRefused(f"gateway.controlUi.root is not a folder: {root}")
     opener = PathOpener(folder, confine=True, links=False)
+    if path == CONFIG_FILE:
+        # Newer builds read their base path from here.
+        fields = {"basePath": base, "assistantName": "OpenClaw", "assistantAvatar": ""}
+        return asset_of(path, msgspec.json.encode(fields))
     if is_file_path(path) and path != f"/{INDEX}":
         try:
             return asset_of(path, _read(opener, folder / path.lstrip("/")))
@@ -323,8 +332,10 @@ def external_asset(root: str, path: str, base: str) -> Asset | None:
     script = script.replace("<", "\\u003c")
     head, tag, rest = text.partition("</head>")
     page = f"{head}<script>{script}</script>{tag}{rest}" if tag else f"<script>{script}</script>{text}"
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return asset_of(INDEX, page.encode(), script_hash=digest)
+    # The scripts that the build has in its own index are as trusted as its files.
+    scripts = _INLINE_SCRIPT.findall(page)[:MOST_SCRIPTS]
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    return asset_of(INDEX, page.encode(), script_hashes=tuple(digests))
 
 
 def _read(opener: PathOpener, path: Path, most: int = MAX_FILE_BYTES) -> bytes:

@@ -375,8 +375,13 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 
 
 @methods.add("sessions.patch", SessionsPatch)
-async def patch(call: MethodCall, params: SessionsPatch) -> SessionPatched:
-    """Change the settings of a session: model, levels, label, queue."""
+async def patch(
+    call: MethodCall, params: SessionsPatch, check: Callable[[SessionEntry | None], None] = lambda entry: None
+) -> SessionPatched:
+    """Change the settings of a session: model, levels, label, queue.
+
+    ``check`` gets the entry in the moment of the change and raises ``MethodError`` to prevent it.
+    """
     gateway = call.gateway
     target = gateway.directory.to_change(params.key)
     if label := (params.label or "").strip():
@@ -384,9 +389,12 @@ async def patch(call: MethodCall, params: SessionsPatch) -> SessionPatched:
         if any(row.key != target.key for row in labelled.rows):
             raise MethodError(f"label already in use: {label}")
     now = gateway.runtime.clock.now_ms()
-    entry = await gateway.runtime.stores.sessions.update(
-        target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway.runtime, now)
-    )
+
+    def change(entry: SessionEntry | None) -> SessionEntry:
+        check(entry)
+        return apply_patch(entry, params, target, gateway.runtime, now)
+
+    entry = await gateway.runtime.stores.sessions.update(target.agent_id, target.key, change)
     assert entry is not None
     usual = model_defaults(gateway.runtime, target.agent_id)
     model = ModelInUse(model_provider=usual.model_provider, model=usual.model)

@@ -22,17 +22,17 @@ from openclaw.gateway.auth.authorise import (
     may_receive,
     right_of,
 )
-from openclaw.gateway.auth.connect import ClientGate, ConnectGrant, ConnectParams, ConnectRefused
+from openclaw.gateway.auth.connect import ClientGate, ConnectGrant, ConnectRefused, decode_connect
 from openclaw.gateway.auth.origin import PeerAddress
+from openclaw.gateway.model_catalog import snapshot_for
 from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, Client, Resumption, catch_up, resume
 from openclaw.gateway.server.frames import (
     MAX_FRAME_BYTES,
-    PROTOCOL_VERSION,
+    OLDEST_PROTOCOL,
     InvalidParams,
-    decode_params,
 )
-from openclaw.gateway.server.registry import EVENTS
+from openclaw.gateway.server.registry import CAPABILITIES, events_of
 from openclaw.rights import Right, rights_of_client
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("openclaw.gateway.ws")
 HANDSHAKE_TIMEOUT_S = 10.0
 TICK_INTERVAL_MS = 30_000
+MAX_ATTACHMENT_BYTES = MAX_FRAME_BYTES * 3 // 4 - 16 * 1024
+"""The largest file that fits into a frame in base64, beside its message."""
 MAX_FIRST_BYTES = 64 * 1024
 """The most that a client may send before it is let in."""
 MAX_CALLS_IN_FLIGHT = 256
@@ -134,7 +136,7 @@ class Connection:
         if request.method != "connect":
             raise ConnectRefused("invalid handshake: first request must be connect")
         try:
-            connect = decode_params("connect", request.params, ConnectParams)
+            connect = decode_connect(request.params)
         except InvalidParams as error:
             raise ConnectRefused(str(error)) from None
         return await self._gate.admit(connect, self._peer, self._nonce)
@@ -150,6 +152,7 @@ class Connection:
             client_info=connect.client,
             is_local=self._peer.is_local,
             ip=self._peer.ip,
+            protocol=grant.protocol,
         )
         client.device_id = connect.device.id if connect.device else None
         client.by_device_token = grant.by_device_token
@@ -162,6 +165,9 @@ class Connection:
         if resumption is not None:
             client.live = False  # The client is live again once it has been sent what it missed.
             self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
+        if grant.protocol > OLDEST_PROTOCOL and connect.model_catalog and may_receive(client.rights, "models.snapshot"):
+            snapshot = snapshot_for(self._gateway.runtime, connect.model_catalog)
+            client.send_frame(frames.encode_event("models.snapshot", snapshot))
         self._gateway.health.refresh_soon()
         log.debug("connected %s", connect.client.id, extra={"fields": {"conn": self._id, "role": grant.role}})
         return client
@@ -185,7 +191,7 @@ class Connection:
         gateway = self._gateway
         hello: dict[str, Any] = {
             "type": "hello-ok",
-            "protocol": PROTOCOL_VERSION,
+            "protocol": grant.protocol,
             "server": {
                 "version": __version__,
                 "host": socket.gethostname(),
@@ -194,7 +200,7 @@ class Connection:
                 "epoch": gateway.broadcaster.epoch,
                 "seq": gateway.broadcaster.seq,
             },
-            "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
+            "features": {"methods": gateway.methods.advertised(grant.protocol), "events": events_of(grant.protocol)},
             "snapshot": self._snapshot(rights_of_client(grant.role, grant.scopes)),
         }
         if resumption is not None:
@@ -206,6 +212,13 @@ class Connection:
             "maxBufferedBytes": MAX_BUFFERED_BYTES,
             "tickIntervalMs": TICK_INTERVAL_MS,
         }
+        if grant.protocol > OLDEST_PROTOCOL:
+            # One Gateway process is one epoch. A ``buildId`` would make pages of another build reload forever.
+            hello["server"] |= {"bootId": gateway.broadcaster.epoch}
+            hello["features"]["capabilities"] = list(CAPABILITIES)
+            limits = {"maxBytes": MAX_ATTACHMENT_BYTES, "maxImageBytes": MAX_ATTACHMENT_BYTES}
+            hello["policy"] = {**hello["policy"], "attachments": limits}
+            hello |= {"controlUiLinkReaders": [], "controlUiWidgetKinds": [], "pluginSurfaceUrls": {}}
         return hello
 
     async def _listen(self, ws: web.WebSocketResponse, sink: WebSocketSink, client: Client) -> None:

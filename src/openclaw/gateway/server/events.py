@@ -11,9 +11,9 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -92,8 +92,13 @@ ClientId: TypeAlias = Literal[
     "test",
     "fingerprint",
     "openclaw-probe",
+    "openclaw-tui",
+    "openclaw-linux",
+    "openclaw-watchos",
+    "openclaw-browser-copilot",
+    "openclaw-worker",
 ]
-ClientMode: TypeAlias = Literal["webchat", "cli", "ui", "backend", "node", "probe", "test"]
+ClientMode: TypeAlias = Literal["webchat", "cli", "ui", "backend", "node", "worker", "probe", "test"]
 
 
 class Broadcaster:
@@ -143,10 +148,19 @@ class Broadcaster:
         _send(self._live(event), event, payload, frame, drop_if_slow)
         self.backlog.keep(KeptEvent(self.seq, event, frame))
 
-    def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
+    def publish_variants(
+        self,
+        event: str,
+        full: Payload,
+        delta: Any,
+        *,
+        drop_if_slow: bool = False,
+        since_4: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
         """Sends an event in two forms under one number; clients with ``delta-events`` get the increment.
 
-        ``full`` may be called again, much later, for a client that missed the event.
+        ``full`` may be called again, much later, for a client that missed the event. ``since_4`` returns the fields
+        that clients of protocol 4 get besides those of ``full``.
         """
         self._relay.growing(event, full, delta)
         self.seq += 1
@@ -154,7 +168,13 @@ class Broadcaster:
         live = self._live(event)
         if whole := [client for client in live if not client.takes_increments]:
             payload = full() if callable(full) else full
-            _send(whole, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
+            newer = [client for client in whole if since_4 and client.protocol > frames.OLDEST_PROTOCOL]
+            if len(newer) < len(whole):
+                older = [client for client in whole if client not in newer]
+                _send(older, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
+            if newer and since_4:
+                more = {**cast("dict[str, Any]", payload), **since_4()}
+                _send(newer, event, more, frames.encode_event(event, more, self.seq), drop_if_slow)
         if len(whole) < len(live):
             _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
         self.backlog.keep(KeptEvent(self.seq, event, increment, full))
@@ -252,8 +272,11 @@ class Client:
         client_info: ClientInfo,
         is_local: bool,
         ip: str = "",
+        protocol: int = frames.OLDEST_PROTOCOL,
     ) -> None:
         self.sink = sink
+        self.protocol = protocol
+        """The version of the protocol that the connection has agreed on."""
         self.conn_id = conn_id
         self.role = role
         self.scopes = scopes
@@ -529,6 +552,8 @@ class RunStream:
         self._notice = notice
         self._seq = 0
         self._text = GrowingText()
+        self._chat_size = 0
+        """How much of the text the last ``chat`` event had."""
         self._spoke = False
         self._unsent: list[str] = []
         self._media_unsent: list[str] = []
@@ -572,7 +597,7 @@ class RunStream:
             case AssistantStarted():
                 self._flush()
                 if self._text.size:
-                    self._text = GrowingText()
+                    self._text, self._chat_size = GrowingText(), 0
                 self._thoughts, self._thought_unsent = GrowingText(), []
                 self._stored = False
             case AssistantEnded(_, speech):
@@ -757,8 +782,18 @@ class RunStream:
     def _chat_delta(self) -> None:
         text, size, now = self._text, self._text.size, self._clock.now_ms()
         head = self._chat_head("delta")
+        start, self._chat_size = self._chat_size, size
+
+        def since_4() -> dict[str, Any]:
+            added = text.upto(size)[start:]
+            return {"deltaText": added} if start else {"deltaText": added, "replace": True}
+
         self._broadcaster.publish_variants(
-            "chat", lambda: {**head, "message": spoken(text.upto(size), now)}, head, drop_if_slow=True
+            "chat",
+            lambda: {**head, "message": spoken(text.upto(size), now)},
+            head,
+            drop_if_slow=True,
+            since_4=since_4,
         )
 
     # Frames

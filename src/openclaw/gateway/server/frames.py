@@ -22,7 +22,10 @@ NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 MAX_NUMBER = 2**53 - 1
 """The largest whole number that every client can hold. Our sizes and counts fit into it."""
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
-PROTOCOL_VERSION = 3
+OLDEST_PROTOCOL = 3
+NEWEST_PROTOCOL = 4
+PROTOCOLS = tuple(range(OLDEST_PROTOCOL, NEWEST_PROTOCOL + 1))
+"""The versions of the protocol that are served. Each connection agrees on one."""
 MAX_FRAME_BYTES = 512 * 1024
 """The largest inbound frame. A larger one closes the connection with code 1009."""
 CLOSE_REASON_BYTES = 120
@@ -167,9 +170,14 @@ def _decoder(shape: type[Any]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(shape)
 
 
-def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
-    """The parameters as a record. Absent and ``null`` count as ``{}``. Raises ``InvalidParams``."""
+def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T], *, tolerant: bool = False) -> T:
+    """The parameters as a record. Absent and ``null`` count as ``{}``. Raises ``InvalidParams``.
+
+    ``tolerant`` ignores parameters that the record does not have. Protocol 4 adds some that only refine a display.
+    """
     data = bytes(raw).strip()
+    if tolerant:
+        data = _known_fields(data, shape)
     if not data or data == b"null":
         data = b"{}"
     if may_be_deep(data):
@@ -193,6 +201,30 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
     except msgspec.MsgspecError:
         errors = [first]
     raise InvalidParams(f"invalid {method} params: {'; '.join(errors)}")
+
+
+def _known_fields(data: bytes, shape: type[Any]) -> bytes:
+    """Return the same JSON object with only the fields of the record, at every level."""
+    try:
+        value = _any_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return data  # The decoder of the record says what is wrong.
+    return _encoder.encode(_without_unknown(value, _info(shape)))
+
+
+def _without_unknown(value: Any, kind: inspect.Type) -> Any:
+    match kind:
+        case inspect.Metadata():
+            return _without_unknown(value, kind.type)
+        case inspect.StructType() if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            known = {field.encode_name: field.type for field in kind.fields}
+            return {name: _without_unknown(fields[name], known[name]) for name in fields if name in known}
+        case inspect.UnionType() if isinstance(value, dict):
+            records = [member for member in kind.types if isinstance(member, inspect.StructType)]
+            return _without_unknown(value, records[0]) if len(records) == 1 else value
+        case _:
+            return value
 
 
 def problems(value: Any, shape: type[Any]) -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import EVENT_RIGHTS, METHOD_RIGHTS, param_refusal, refusal, right_of
 from openclaw.gateway.server.frames import (
+    OLDEST_PROTOCOL,
     ErrorShape,
     InvalidParams,
     NoParams,
@@ -58,8 +59,11 @@ node.pair.resolved node.invoke.request node.invoke.cancel device.pair.requested 
 exec.approval.requested exec.approval.resolved question.opened question.closed
 """
 EVENTS: tuple[str, ...] = tuple(_EVENTS.split())
+EVENTS_SINCE_4: tuple[str, ...] = ("sessions.changed", "session.message", "models.snapshot")
+CAPABILITIES = ("published-model-catalog", "session-scoped-model-catalog")
+"""What ``hello-ok`` of protocol 4 promises besides methods and events."""
 # METHOD_RIGHTS has methods besides the advertised ones: those that protocol v3 does not know.
-if unruled := (set(ADVERTISED) - set(METHOD_RIGHTS)) | (set(EVENTS) ^ set(EVENT_RIGHTS)):
+if unruled := (set(ADVERTISED) - set(METHOD_RIGHTS)) | ({*EVENTS, *EVENTS_SINCE_4} ^ set(EVENT_RIGHTS)):
     raise ValueError(f"gateway/auth/authorise.py has no rule for {', '.join(sorted(unruled))}, or a rule too many")
 
 
@@ -107,12 +111,19 @@ OpenObject = dict[str, Any]
 H = TypeVar("H", bound=Handler)
 
 
+def events_of(protocol: int) -> list[str]:
+    """Return the names of the events that ``hello-ok`` announces to a client of this version."""
+    return [*EVENTS, *EVENTS_SINCE_4] if protocol > OLDEST_PROTOCOL else list(EVENTS)
+
+
 class Method(msgspec.Struct, frozen=True):
     name: str
     params: type[Any] | None
     handler: Handler
     right: Right | None = None
     """The right that it needs. None: ``METHOD_RIGHTS`` has it."""
+    since: int = OLDEST_PROTOCOL
+    """The first version of the protocol in which the method has this form."""
 
     @property
     def result(self) -> Any:
@@ -128,22 +139,27 @@ class MethodTable:
 
     def __init__(self, *families: MethodTable) -> None:
         self._methods: dict[str, Method] = {}
+        self._newer: dict[str, Method] = {}
+        """The methods that protocol 4 adds, and those to which it gives another form."""
         for family in families:
-            for method in family._methods.values():
+            for method in family.registered():
                 self._add(method)
 
-    def add(self, name: str, params: type[Any] | None = None) -> Callable[[H], H]:
+    def add(self, name: str, params: type[Any] | None = None, *, since: int = OLDEST_PROTOCOL) -> Callable[[H], H]:
         """Decorate the function that answers ``name``. The right that it needs is in ``METHOD_RIGHTS``.
 
         ``params`` is the record that its parameters decode into; the handler gets it beside the call. Without one, the
         call has plain values. The handler's return annotation is the type of the result, which ``docs/methods.md``
         describes: a ``Result``, a union of them, or ``OpenObject``.
+
+        ``since`` is the first version of the protocol that has the method. A name may be registered once for protocol 3
+        and once for protocol 4; each connection gets the one of its version.
         """
         if name not in METHOD_RIGHTS:
             raise ValueError(f"method {name} needs a right: add it to gateway/auth/authorise.py")
 
         def register(handler: H) -> H:
-            self._add(Method(name, params, handler))
+            self._add(Method(name, params, handler, since=since))
             return handler
 
         return register
@@ -153,25 +169,35 @@ class MethodTable:
         self._add(Method(name, None, handler, right))
 
     def _add(self, method: Method) -> None:
-        if method.name in self._methods:
+        table = self._methods if method.since == OLDEST_PROTOCOL else self._newer
+        if method.name in table:
             raise ValueError(f"method {method.name} is registered twice")
-        self._methods[method.name] = method
+        table[method.name] = method
 
-    def advertised(self) -> list[str]:
-        """The names for ``hello-ok``: those of protocol v3 first, then ours."""
+    def advertised(self, protocol: int = OLDEST_PROTOCOL) -> list[str]:
+        """The names for ``hello-ok``: those of protocol v3 first, then ours.
+
+        Protocol 4 names only what answers, because its clients call what is named.
+        """
+        if protocol > OLDEST_PROTOCOL:
+            return list(self._methods | self._newer)
         return [*ADVERTISED, *(name for name in self._methods if name not in ADVERTISED)]
 
     def registered(self) -> list[Method]:
-        """Every method that has a handler."""
-        return list(self._methods.values())
+        """Every method that has a handler, in each of its forms."""
+        return [*self._methods.values(), *self._newer.values()]
 
     def find(self, client: Client, name: str) -> Method:
         """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
         if name == "connect":
             raise MethodError("connect is only valid as the first request")
-        method = self._methods.get(name)
+        newer = self._newer.get(name) if client.protocol > OLDEST_PROTOCOL else None
+        method = newer or self._methods.get(name)
         right = method.right if method is not None else None
-        if refused := refusal(client.role, client.rights, right or right_of(name)):
+        if right is None:
+            # A method of protocol 4 does not exist for a client of protocol 3.
+            right = right_of(name) if method is not None or name in ADVERTISED else "admin"
+        if refused := refusal(client.role, client.rights, right):
             raise MethodError(refused)
         if method is not None:
             return method
@@ -188,7 +214,7 @@ def open_call(
     method = gateway.methods.find(client, name)
     try:
         if method.params is not None:
-            params = decode_params(name, raw, method.params)
+            params = decode_params(name, raw, method.params, tolerant=client.protocol > OLDEST_PROTOCOL)
         else:
             params = decode_any(bytes(raw)) if bytes(raw).strip() else {}
     except InvalidParams as error:
