@@ -87,6 +87,7 @@ RULES: dict[str, Mapping[str, Attempt] | str] = {
     "nodes": "tried with a node in tests/tools/test_nodes.py",
     "message": {"a note as a file": ({"action": "send", "message": "see", "path": "MEMORY.md"}, frozenset({"owner"}))},
     "sessions_spawn": "the child's run is as trusted as its parent's: see the sub-agents in this table",
+    "plan": "changes the plan of its own session only",
     "agents_list": "names the agents that the configuration allows the session to use",
     "exec": "runs what the rules of commands allow; a sandbox keeps it from files (docs/security.md)",
     "process": "reaches the commands of its own session only",

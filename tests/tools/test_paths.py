@@ -45,6 +45,7 @@ RULES = {
     "session_status": {"model": NO_PATH, "sessionKey": NO_PATH},
     "sessions_history": {"sessionKey": NO_PATH, "anchor": NO_PATH},
     "sessions_search": {"query": NO_PATH},
+    "plan": {},
     "sessions_list": {"kinds": NO_PATH},
     "sessions_send": dict.fromkeys(("sessionKey", "label", "agentId", "message"), NO_PATH),
     "sessions_spawn": dict.fromkeys(("task", "label", "agentId", "model", "thinking", "cleanup"), NO_PATH),

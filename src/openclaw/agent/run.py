@@ -28,7 +28,9 @@ from openclaw.agent.continuation import is_failed
 from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.agent.model_choice import choose_model
 from openclaw.agent.model_notices import ModelNotices
+from openclaw.agent.plan import renewed_facts
 from openclaw.agent.prepare import Prepared, most_continuations, prepare
+from openclaw.agent.prompt.system_prompt import FACTS_END
 from openclaw.agent.recorder import ActiveRun, Recorder, entry_id, open_transcript
 from openclaw.agent.repeated_calls import RepeatedCalls
 from openclaw.agent.run_result import LengthCut, RunAccount, RunEnd, RunResult
@@ -356,9 +358,14 @@ class Passes:
         job.waiting, job.emit, job.bill = self._run.abort.waiting, self._run.emit, self._recorder.bill
         job.will_retry, job.timeout_s = reason == "overflow", WAITED_FOR_S
         try:
-            return await recovery.compact(job)
+            outcome = await recovery.compact(job)
         except Aborted:
             return None
+        # The results of the plan tool may now be part of the summary.
+        turn, template = prepared.turn, prepared.requests.template
+        entry = await self._runtime.stores.sessions.get(turn.agent_id, turn.session_key)
+        template.turn_facts = renewed_facts(template.turn_facts, entry, FACTS_END)
+        return outcome
 
     async def _pass(self, port: RunModel, prepared: Prepared) -> RunEnd:
         """Run the loop once over the messages of the transcript."""

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.caller import NO_MESSAGE, ancestors
+from openclaw.agent.plan import SessionPlans
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.session_access import SessionAccess
 from openclaw.agent.session_search import search_sessions
@@ -38,6 +39,7 @@ from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.memory import memory_tools
 from openclaw.tools.nodes import NodesTool
+from openclaw.tools.plan import PlanTool
 from openclaw.tools.policy import (
     ToolFilter,
     ToolSettings,
@@ -144,6 +146,7 @@ def _make(
 
     notes = runtime.tools.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
+    tools.append(PlanTool(SessionPlans(runtime.stores.sessions)))
     tools += [*runtime.tools.added.make(), *foreign]
     if runtime.tools.nodes.any:
         # Commands on nodes are commands. A sandboxed session has its sandbox for them.

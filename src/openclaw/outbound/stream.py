@@ -443,6 +443,7 @@ _EMOJI = {
     "exec": "🛠️", "read": "📖", "search": "🔎", "write": "✍️", "edit": "📝", "apply_patch": "📝", "process": "🧰",
     "browser": "🌐", "web_fetch": "🌐", "web_search": "🔎", "memory_search": "🧠", "memory_get": "🧠", "message": "✉️",
     "cron": "⏰", "image": "🖼️", "sessions_send": "🗨️", "sessions_spawn": "🧑‍🔧", "canvas": "🖼️", "nodes": "📱",
+    "plan": "📋",
 }
 # fmt: on
 _TELLING = ("command", "path", "file_path", "url", "query", "action", "name", "to", "target", "text")

@@ -157,6 +157,13 @@ class WaitingMessage(Result):
     images: int
 
 
+class PlanStepView(Result):
+    """One step of the agent's plan."""
+
+    step: str
+    status: Literal["pending", "in_progress", "completed", "cancelled"]
+
+
 class ChatPage(Result, kw_only=True):
     """A session as a page shows it. Events up to ``seq`` are contained."""
 
@@ -180,6 +187,8 @@ class ChatPage(Result, kw_only=True):
     display_name: str | None = None
     subject: str | None = None
     pinned_at: int | float | None = None
+    plan: list[PlanStepView] = []
+    """The steps of the agent's plan."""
     session_id: str | None
     messages: list[dict[str, Any]]
     more: bool

@@ -113,6 +113,8 @@ class SessionEntry(TypedDict, total=False):
     """When the owner archived the conversation. Later activity brings it back into lists."""
     readAt: int
     """When the owner last saw the conversation on a page."""
+    plan: list[dict[str, Any]]
+    """The steps of the agent's plan; see ``tools/plan.py``."""
     previousSessions: list[dict[str, Any]]
     """Sessions that this key had before, newest first; see ``sessions/reset.py``."""
 

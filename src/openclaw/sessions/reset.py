@@ -76,7 +76,7 @@ SESSION_FIELDS = (
     *("queueMode", "queueDebounceMs", "queueCap", "queueDrop", "inputTokens", "outputTokens", "totalTokens"),
     *("cacheRead", "cacheWrite"),
     *("contextTokens", "modelProvider", "model", "compactionCount", "memoryFlushAt", "memoryFlushCompactionCount"),
-    *("systemSent", "abortedLastRun"),
+    *("systemSent", "abortedLastRun", "plan"),
 )
 """Entry fields that belong to one session. A reset clears them; a resume restores them."""
 

@@ -45,7 +45,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "group:openclaw": (
         *("browser", "canvas", "nodes", "cron", "message", "gateway", "agents_list"),
         *_SESSION_TOOLS,
-        *("memory_search", "memory_get", "web_search", "web_fetch", "image"),
+        *("plan", "memory_search", "memory_get", "web_search", "web_fetch", "image"),
     ),
 }
 
@@ -59,7 +59,7 @@ class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 PROFILES: dict[str, ToolFilter] = {
     "minimal": ToolFilter(allow=("session_status",)),
-    "coding": ToolFilter(allow=("group:fs", "group:runtime", "group:sessions", "group:memory", "image")),
+    "coding": ToolFilter(allow=("group:fs", "group:runtime", "group:sessions", "group:memory", "plan", "image")),
     "messaging": ToolFilter(
         allow=(
             *("group:messaging", "sessions_list", "sessions_history", "sessions_search", "sessions_send"),

@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape, unescape
 
 import msgspec
 
+from openclaw.agent.plan import plan_facts
 from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE
 from openclaw.agent.prompt.workspace_snapshot import (
@@ -53,7 +54,7 @@ FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"
 MOST_KEPT = 64
 _ORDER = """
 read search write edit apply_patch grep find ls exec process web_search web_fetch browser canvas nodes cron message
-gateway agents_list sessions_list sessions_history sessions_search sessions_send session_status image
+gateway agents_list sessions_list sessions_history sessions_search sessions_send session_status plan image
 """
 TOOL_ORDER: tuple[str, ...] = tuple(_ORDER.split())
 """The order of the tools in the prompt. Other tools follow in alphabetical order."""
@@ -206,6 +207,7 @@ def turn_facts(
         f"Runtime: {' | '.join(runtime)}",
         f"Reasoning: {reasoning} (/reasoning changes it)",
         *children,
+        *plan_facts(entry),
         FACTS_END,
     ]
     return "\n".join(lines)

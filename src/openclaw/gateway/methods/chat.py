@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from openclaw.agent.plan import plan_of_entry
 from openclaw.agent.recorder import entry_id
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.tool_set import opener_of
@@ -56,6 +57,7 @@ from openclaw.protocol.chat import (
     MessagePromoted,
     MessageReworded,
     PersonText,
+    PlanStepView,
     ReplyPayload,
     RunMeta,
     RunReply,
@@ -645,6 +647,7 @@ async def view(call: MethodCall, params: ChatView) -> ChatPage:
     page.model_provider, page.display_name = entry.get("modelProvider") or None, entry.get("displayName") or None
     page.model_override, page.provider_override = entry.get("modelOverride"), entry.get("providerOverride")
     page.subject, page.pinned_at = entry.get("subject") or None, entry.get("pinnedAt")
+    page.plan = [PlanStepView(step=item.step, status=item.status) for item in plan_of_entry(entry)]
     page.messages, page.more = page_of_history(entries, with_reasoning=reasoning), len(entries) >= params.limit
     return page
 

@@ -46,6 +46,7 @@ HANDLERS: Mapping[str, Handler] = {
     "commands": status.command_list,
     "whoami": status.whoami,
     "status": status.status,
+    "plan": status.plan,
     "context": context_sizes,
     "compact": compact,
     "pin": pin,

@@ -75,6 +75,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("help", "read", "Status", "A short introduction.", shortcut=True),
     Command("commands", "read", "Status", "This list.", shortcut=True),
     Command("status", "read", "Status", "Model, context, session and settings on one card.", shortcut=True),
+    Command("plan", "read", "Status", "The agent's plan and the state of its steps.", usage="[clear]",
+            words={"clear": "session"}),
     Command("whoami", "read", "Status", "How the Gateway knows you.", aliases=("id",), shortcut=True),
     Command("models", "read", "Status", "The models you can choose from.", usage="[provider] [page|all]"),
     Command("subagents", "read", "Session", "The sub-agents of this chat.", usage="[list|log|info|send|stop] [which]",

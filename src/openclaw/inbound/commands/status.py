@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from openclaw import __version__
 from openclaw.agent.model_choice import current_model
+from openclaw.agent.plan import SessionPlans, plan_of_entry
 from openclaw.agent.spend.spend import cost_text, session_totals
 from openclaw.agent.tool_set import plan_of
 from openclaw.inbound.commands.registry import CATEGORIES, Command, listed
@@ -18,6 +19,7 @@ from openclaw.runs.queue_settings import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.text import age, duration
+from openclaw.tools.plan import plan_lines, plan_summary
 from openclaw.tools.sandbox.launch import SandboxPlan
 
 
@@ -42,6 +44,8 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     updated = entry.get("updatedAt")
     activity = f"updated {age(context.runtime.clock.now_ms() - updated)}" if updated is not None else "not begun"
     lines.append(f"🧵 Session: {shown_key(session.key)} • {activity}")
+    if steps := plan_of_entry(stored):
+        lines.append(f"📋 Plan: {plan_summary(steps)}")
     sandbox = await plan_of(context.runtime, session.agent_id, session.key, stored)
     lines.append(_settings_line(effective_levels(config, facts, stored, model), sandbox))
     answers = entry.get("groupActivation") or ("mention" if facts.mention_needed else "always")
@@ -53,6 +57,20 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     if "admin" in facts.rights:
         lines += [f"🔌 MCP {line}" for line in context.runtime.tools.mcp.lines()]
     return "\n".join(lines)
+
+
+async def plan(context: CommandContext, facts: Facts, args: str) -> str:
+    steps = plan_of_entry(await context.entry(facts.session))
+    match args.strip().lower():
+        case "clear":
+            await SessionPlans(context.runtime.stores.sessions).save(facts.session.agent_id, facts.session.key, [])
+            return "📋 The plan is removed." if steps else "📋 There is no plan."
+        case "":
+            return (
+                "\n".join([f"📋 Plan: {plan_summary(steps)}", *plan_lines(steps)]) if steps else "📋 There is no plan."
+            )
+        case _:
+            return "⚙️ Usage: /plan [clear]"
 
 
 async def _fallback_lines(context: CommandContext, agent_id: str, entry: SessionEntry, model: Model) -> list[str]:

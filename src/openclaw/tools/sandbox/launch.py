@@ -44,7 +44,7 @@ PLACES: dict[str, Confinement] = {
     # only with the opener of ``ToolContext.sandbox``. Sessions are guarded by teamwork/session_tools.py, and the rest
     # have rules of their own. Most are not offered by default.
     **dict.fromkeys(GROUPS["group:sessions"], "host"),
-    **dict.fromkeys(("agents_list", "subagents", "memory_search", "memory_get", "memory_pins"), "host"),
+    **dict.fromkeys(("agents_list", "subagents", "memory_search", "memory_get", "memory_pins", "plan"), "host"),
     **dict.fromkeys(("ask_user", "message", "web_search", "web_fetch"), "host"),
     **dict.fromkeys(("browser", "canvas", "nodes", "cron", "gateway"), "host"),
 }
