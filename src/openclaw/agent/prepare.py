@@ -24,6 +24,7 @@ from openclaw.agent.skills import only, variables_of
 from openclaw.agent.tool_set import sandbox_of, tools_for
 from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
 from openclaw.agent.window.tokens import text_tokens
+from openclaw.agent.window.tool_share import left_out, tools_within
 from openclaw.agent.window.window import PromptWindow
 from openclaw.config.agents import main_key, workspace_dir
 from openclaw.config.schema import Config
@@ -237,6 +238,8 @@ async def _prompt_facts(
     config, private = runtime.config.current, caller.may("memory in prompt")
     workspace = workspace_dir(config, runtime.state_dir, session.agent_id)
     tools = await tools_for(runtime, session, model, caller=caller, sandbox=sandbox, body=body)
+    offered = beside_client_tools(body, tools)
+    kept = tools_within(offered, model.context_window)
     audience = Audience(model.context_window, private, is_subagent(session.key))
     snapshot = await runtime.prompting.snapshots.of(session.agent_id, config, workspace, audience)
     facts = gather_facts(
@@ -245,13 +248,15 @@ async def _prompt_facts(
         body=body,
         config=config,
         model=model,
-        tools=beside_client_tools(body, tools),
+        tools=kept,
         workspace=workspace,
         sandbox=sandbox,
         snapshot=snapshot,
         private=private,
         first_session=private and await is_first_session(workspace),
     )
+    if len(kept) < len(offered):
+        facts.left_out = left_out(offered, kept)
     if runtime.extensions.sections and model.tools:
         about = PromptAbout(agent_id=session.agent_id, session_key=session.key, private=private)
         facts.sections = await runtime.extensions.prompt_sections(about)

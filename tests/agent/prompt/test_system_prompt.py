@@ -50,14 +50,15 @@ def headings(text: str) -> list[str]:
 
 ALL = ("read", "memory_search", "gateway", "message", "session_status")
 FULL = """
-## Tooling|## Tool Call Style|## Safety|## OpenClaw CLI Quick Reference|## Skills (mandatory)|## Memory Recall
+## Tooling|## Tool Call Style|## Working|## Safety|## OpenClaw CLI Quick Reference|## Skills (mandatory)
+|## Memory Recall
 |## OpenClaw Self-Update|## Model Aliases|## Workspace|## Sandbox|## User Identity
 |## Current Date & Time|## Workspace Files (injected)|## Reply Tags|## Messaging|### message tool
 |## Reasoning Format|# Project Context
 |## Silent Replies|## Heartbeats|## Runtime
 """
 MINIMAL = """
-## Tooling|## Tool Call Style|## Safety|## OpenClaw CLI Quick Reference|## Workspace|## Sandbox
+## Tooling|## Tool Call Style|## Working|## Safety|## OpenClaw CLI Quick Reference|## Workspace|## Sandbox
 |## Current Date & Time|## Workspace Files (injected)|## Subagent Context|## Reasoning Format|# Project Context
 |## Runtime
 """
@@ -71,6 +72,7 @@ def listed(text: str) -> list[str]:
     ("mode", "expected", "own"), [("full", FULL, ["## Group Chat Context"]), ("minimal", MINIMAL, [])]
 )
 def test_sections_stand_in_their_order(tmp_path: Path, mode: str, expected: str, own: list[str]) -> None:
+    (tmp_path / "AGENTS.md").write_text("Be brief.")
     given = facts(
         tmp_path, *ALL, mode=mode, extra="Be kind.", skills=SkillsPrompt(text="<available_skills/>"),
         aliases={"fast": "mock/m-1"}, owners=["+351900"], user_timezone="Europe/Lisbon",

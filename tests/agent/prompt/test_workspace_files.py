@@ -31,10 +31,10 @@ def test_files_come_in_their_fixed_order_and_the_first_run_file_is_not_missed(tm
     assert load_bootstrap(tmp_path, 100)[-1].text == "hello"
 
 
-def test_a_missing_file_leaves_one_line_that_says_where_it_was_expected(tmp_path: Path) -> None:
+def test_a_missing_file_adds_nothing_to_the_prompt(tmp_path: Path) -> None:
     file = load_bootstrap(tmp_path, 100)[0]
     assert (file.missing, file.raw_chars) == (True, 0)
-    assert file.text == f"[MISSING] Expected at: {tmp_path / 'AGENTS.md'}"
+    assert file.text == ""
 
 
 def test_text_is_trimmed_on_the_right_and_a_blank_file_gives_nothing(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_nothing_is_read_again_while_nothing_changes(place: SkillFolder) -
 
 CHANGES: list[tuple[str, Callable[[SkillFolder], None], Callable[[WorkspaceSnapshot, SkillFolder], bool]]] = [
     ("a file is edited", lambda p: p.write("SOUL.md", "calm"), lambda g, p: files(g)["SOUL.md"] == "calm"),
-    ("a file is removed", lambda p: (p.workspace / "USER.md").unlink(), lambda g, p: "MISSING" in files(g)["USER.md"]),
+    ("a file is removed", lambda p: (p.workspace / "USER.md").unlink(), lambda g, p: files(g)["USER.md"] == ""),
     (
         "memory appears",
         lambda p: p.write("MEMORY.md", "likes tea"),
@@ -140,5 +140,5 @@ async def test_a_workspace_whose_files_were_all_deleted_does_not_get_them_again(
     assert (place.workspace / "AGENTS.md").exists()
     for path in place.workspace.glob("*.md"):
         path.unlink()
-    assert "MISSING" in files(await place.look())["AGENTS.md"]
+    assert files(await place.look())["AGENTS.md"] == ""
     assert not list(place.workspace.glob("*.md"))

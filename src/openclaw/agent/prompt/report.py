@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from openclaw.agent.window.tool_share import left_out_text
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.blobs import BlobStore
@@ -77,6 +78,7 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
         "tools": {
             "listChars": prompt.tool_list_chars,
             "schemaChars": sum(len(schema) for schema in schemas),
+            **({"leftOut": facts.left_out, "window": facts.model.context_window} if facts.left_out else {}),
             "entries": [
                 {
                     "name": tool.spec.name,
@@ -216,10 +218,17 @@ def _parts(report: Mapping[str, Any]) -> list[str]:
         "",
         f"Skills list (system prompt text): {sized(skills['promptChars'])} ({len(skills['entries'])} skills)",
         f"Tools: {_names(tools['entries'])}",
+        *left_out_lines(report),
         f"Tool list (system prompt text): {sized(tools['listChars'])}",
         f"Tool schemas (JSON): {sized(tools['schemaChars'])} (counts toward context; not shown as text)",
         "Tools: (same as above)",
     ]
+
+
+def left_out_lines(report: Mapping[str, Any]) -> list[str]:
+    """Say which tools the model's window had no room for. Empty if it had room for all."""
+    tools = report["tools"]
+    return [f"Tools {left_out_text(tools['leftOut'], tools['window'])}"] if tools.get("leftOut") else []
 
 
 def sized(chars: int) -> str:

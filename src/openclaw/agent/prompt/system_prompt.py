@@ -97,6 +97,8 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     user_timezone: str | None = None
     max_file_chars: int = 0
     """The most characters of one workspace file in the prompt. Only the report uses it."""
+    left_out: tuple[str, ...] = ()
+    """The tools that the model's window has no room for. Only the report uses it."""
     sandbox_mode: str = "off"
     """The ``sandbox.mode`` that counts for the session. Only the report uses it."""
 
@@ -326,6 +328,7 @@ def _sections(facts: PromptFacts, names: frozenset[str], listed: str, skills: st
         _identity(facts),
         _tooling(listed, names),
         TOOL_CALL_STYLE,
+        _working(names),
         SAFETY,
         CLI_REFERENCE,
         *(about_agent if full else ()),
@@ -415,6 +418,29 @@ TOOL_CALL_STYLE = (
     "when the person asks for it.\n"
     "When a result reports an error, read it, mend the cause and try again, or explain what stands in the way."
 )
+
+
+def _working(names: frozenset[str]) -> str:
+    """How work is finished, checked and reported."""
+    later = [tool for tool in ("cron", "sessions_spawn") if tool in names]
+    lines = [
+        "## Working",
+        "Finish what you begin: continue until the task is done or needs a decision of the person. A plan or an "
+        "intention is no result.",
+        "Verify before you report: run the test, read the file back, open the page. Say what you could not check.",
+        "Say plainly what failed or was left out. Never report as done what no result confirms.",
+        "Put calls that do not depend on each other into one message.",
+        (
+            f"Nothing runs after your reply. Promise something for later only if you arrange it by {' or '.join(later)}."
+            if later
+            else "Nothing runs after your reply, so promise nothing for later: do it now or say that you cannot."
+        ),
+    ]
+    if "plan" in names:
+        lines.append("For three or more steps keep a plan with plan, and mark each step when it is done.")
+    if "sessions_search" in names:
+        lines.append("For what was said in earlier conversations use sessions_search.")
+    return "\n".join(lines)
 
 
 SAFETY = (

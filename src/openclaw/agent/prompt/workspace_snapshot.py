@@ -122,7 +122,7 @@ def _load(opener: PathOpener, name: str, max_chars: int) -> BootstrapFile:
             path=str(path),
             missing=True,
             raw_chars=0,
-            text=f"[MISSING] Expected at: {path}",
+            text="",
             truncated=False,
         )
     except (OSError, PathRefused) as problem:

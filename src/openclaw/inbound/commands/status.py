@@ -5,8 +5,10 @@ from __future__ import annotations
 from openclaw import __version__
 from openclaw.agent.model_choice import current_model
 from openclaw.agent.plan import SessionPlans, plan_of_entry
+from openclaw.agent.prompt.report import left_out_lines, stored_report
 from openclaw.agent.spend.spend import cost_text, session_totals
 from openclaw.agent.tool_set import plan_of
+from openclaw.agent.window.tool_share import SMALL_WINDOW
 from openclaw.inbound.commands.registry import CATEGORIES, Command, listed
 from openclaw.inbound.commands.settings import effective_levels, key_label, running_and_waiting
 from openclaw.inbound.directives import LevelKind
@@ -46,6 +48,8 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     lines.append(f"🧵 Session: {shown_key(session.key)} • {activity}")
     if steps := plan_of_entry(stored):
         lines.append(f"📋 Plan: {plan_summary(steps)}")
+    if model.context_window < SMALL_WINDOW and (report := await stored_report(stored, context.runtime.stores.blobs)):
+        lines += [f"🧰 {line}" for line in left_out_lines(report)]
     sandbox = await plan_of(context.runtime, session.agent_id, session.key, stored)
     lines.append(_settings_line(effective_levels(config, facts, stored, model), sandbox))
     answers = entry.get("groupActivation") or ("mention" if facts.mention_needed else "always")
