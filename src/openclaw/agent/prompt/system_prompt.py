@@ -431,7 +431,7 @@ def _working(names: frozenset[str]) -> str:
         "Say plainly what failed or was left out. Never report as done what no result confirms.",
         "Put calls that do not depend on each other into one message.",
         (
-            f"Nothing runs after your reply. Promise something for later only if you arrange it by {' or '.join(later)}."
+            f"Nothing runs after your reply. Promise something for later only by {' or '.join(later)}."
             if later
             else "Nothing runs after your reply, so promise nothing for later: do it now or say that you cannot."
         ),
