@@ -1,4 +1,7 @@
-"""What a model is shown of a conversation of a hundred thousand entries: built anew for every turn, from memory."""
+"""What a model is shown: the size of the first request by its parts, and the time that a long conversation takes.
+
+The context of a hundred thousand entries is built again for every turn, from memory.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
+
 from bench.harness import config as configuration
 from bench.row import Row, summary
 from bench.seed import long_transcript, session_entry, write_store
 from openclaw.agent.prepare import prepare
+from openclaw.agent.prompt.system_prompt import prompt_parts
+from openclaw.agent.window.tokens import CHARS_PER_TOKEN
+from openclaw.agent.window.tool_share import SMALL_WINDOW, TOOL_SHARE
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
@@ -24,12 +32,48 @@ KEPT = (1000, 20_000)
 """As after any compaction, and as many as fit a large window if each is only a few words."""
 WINDOW = 100_000_000
 RUNS = 50
+FIRST_WINDOWS = (200_000, 8192)
+MOST_TOKENS = 7500
+"""The bar of prompt and schemas together, in a window that is not small."""
 SESSION_ID = "22222222-2222-4333-8444-555555555555"
 KEY = "agent:main:long"
 
 
 async def measure() -> list[Row]:
-    return [await _measure(kept) for kept in KEPT]
+    sizes = [row for window in FIRST_WINDOWS for row in await _first_request(window)]
+    return [*sizes, *[await _measure(kept) for kept in KEPT]]
+
+
+async def _first_request(window: int) -> list[Row]:
+    """The estimated tokens of a first request with every tool on: in all, and each part of it."""
+    with tempfile.TemporaryDirectory(prefix="openclaw-bench-") as folder:
+        state, config = Path(folder), configuration(1)
+        config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
+        (state / "openclaw.json").write_text(json.dumps(config))
+        store = ConfigStore(str(state / "openclaw.json"))
+        store.load_or_create()
+        gateway = await open_gateway(str(state), store, SystemClock())
+        try:
+            prepared = await prepare(gateway.runtime, "main", "agent:main:main", SESSION_ID, source="webchat")
+        finally:
+            await close_gateway(gateway)
+    prompt = prepared.prompt
+    schemas = {spec.name: -(-len(msgspec.json.encode(spec)) // CHARS_PER_TOKEN) for spec in prompt.specs}
+    parts = {part.title: -(-part.chars // CHARS_PER_TOKEN) for part in prompt_parts(prompt.text, prompt.suffix)}
+    of = f"first request, window of {window:,}"
+    most = MOST_TOKENS if window > SMALL_WINDOW else window * 2 // 3
+    small = window // TOOL_SHARE if window < SMALL_WINDOW else MOST_TOKENS
+    return [
+        _size(f"{of}: prompt and schemas", prompt.overhead, most, {}),
+        _size(f"{of}: schemas of {len(schemas)} tools", sum(schemas.values()), small, schemas),
+        _size(f"{of}: prompt", sum(parts.values()), most, parts),
+    ]
+
+
+def _size(what: str, tokens: int, bar: int, parts: dict[str, int]) -> Row:
+    largest = sorted(parts.items(), key=lambda part: -part[1])
+    note = ", ".join(f"{Path(name).name} {size}" for name, size in largest)
+    return Row(figure="context", what=what, kind="size", unit="tokens", measured=tokens, bar=bar, note=note)
 
 
 async def _measure(kept: int) -> Row:

@@ -66,6 +66,8 @@ RULES: dict[str, Rule] = {
     "help": Rule(method="health"),
     "commands": Rule(method="health"),
     "status": Rule(method="status"),
+    "plan": Rule(method="chat.view"),
+    "plan clear": SESSION,
     "whoami": Rule(method="health"),
     "models": Rule(method="models.list"),
     "why": Rule(method="messages.why"),
