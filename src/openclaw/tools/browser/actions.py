@@ -163,18 +163,31 @@ class PageAction(ToolArguments):
     function: Annotated[str, Meta(description="evaluate: a function")] = msgspec.field(name="fn", default="")
 
 
-Act = Callable[[Tab, PageAction], Awaitable[dict[str, Any]]]
+class ActionResult(msgspec.Struct, omit_defaults=True, frozen=True):
+    """The result of an action. A field that the kind of action does not have is unset."""
+
+    filled: int | msgspec.UnsetType = msgspec.UNSET
+    values: list[str] | msgspec.UnsetType = msgspec.UNSET
+    width: int | msgspec.UnsetType = msgspec.UNSET
+    height: int | msgspec.UnsetType = msgspec.UNSET
+    result: Any = msgspec.UNSET
+    """The value of the model's function, of any JSON type."""
+    truncated: bool = False
 
 
-async def act(tab: Tab, request: PageAction, *, scripts: bool) -> dict[str, Any]:
-    """Perform the request and return its facts. ``scripts`` says whether functions of the model may run."""
+_DONE = ActionResult()
+Act = Callable[[Tab, PageAction], Awaitable[ActionResult]]
+
+
+async def act(tab: Tab, request: PageAction, *, scripts: bool) -> ActionResult:
+    """Perform the request and return its result. ``scripts`` says whether functions of the model may run."""
     kind = request.kind
     if (kind == "evaluate" or (kind == "wait" and request.function)) and not scripts:
         raise ToolError("scripts in pages are switched off (browser.evaluateEnabled)")
-    facts = await _KINDS[kind](tab, request)
+    result = await _KINDS[kind](tab, request)
     if kind in _MAY_NAVIGATE or request.submit:
         await tab.settle(SHORTLY_S if kind == "evaluate" else SETTLE_BEGIN_S)
-    return facts
+    return result
 
 
 async def _node(tab: Tab, element: PageAction | FieldValue) -> RefNode:
@@ -214,9 +227,9 @@ async def _mouse(tab: Tab, kind: str, x: float, y: float, **more: Any) -> None:
     await tab.call("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **more})
 
 
-async def click(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def click(tab: Tab, request: PageAction) -> ActionResult:
     await _click(tab, await _node(tab, request), request)
-    return {}
+    return _DONE
 
 
 async def _click(tab: Tab, node: RefNode, request: PageAction) -> None:
@@ -233,12 +246,12 @@ async def _click(tab: Tab, node: RefNode, request: PageAction) -> None:
         await _mouse(tab, "mouseReleased", x, y, clickCount=count, **common)
 
 
-async def hover(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def hover(tab: Tab, request: PageAction) -> ActionResult:
     await _mouse(tab, "mouseMoved", *await _middle(tab, await _node(tab, request)))
-    return {}
+    return _DONE
 
 
-async def drag(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def drag(tab: Tab, request: PageAction) -> ActionResult:
     start, end = _node_of(tab, request.start_ref, "startRef"), _node_of(tab, request.end_ref, "endRef")
     x, y = await _middle(tab, start)
     left, top, width, height = await tab.box(end)
@@ -249,17 +262,17 @@ async def drag(tab: Tab, request: PageAction) -> dict[str, Any]:
         part = step / _DRAG_STEPS
         await _mouse(tab, "mouseMoved", x + across * part, y + down * part, button="left", buttons=1)
     await _mouse(tab, "mouseReleased", x + across, y + down, button="left", clickCount=1)
-    return {}
+    return _DONE
 
 
 # Keys and forms
 
 
-async def press(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def press(tab: Tab, request: PageAction) -> ActionResult:
     if request.ref:
         await _focus(tab, await _node(tab, request))
     await _press(tab, request.key)
-    return {}
+    return _DONE
 
 
 async def _press(tab: Tab, combination: str) -> None:
@@ -296,7 +309,7 @@ async def _focus(tab: Tab, node: RefNode) -> None:
         await tab.run_on(node, "function() { this.focus(); }")
 
 
-async def type_text(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def type_text(tab: Tab, request: PageAction) -> ActionResult:
     node, text = await _node(tab, request), _text_of(request.text)
     if request.slowly:
         if len(text) > MOST_SLOW_CHARS:
@@ -309,7 +322,7 @@ async def type_text(tab: Tab, request: PageAction) -> dict[str, Any]:
         await _fill(tab, node, text)
     if request.submit:
         await _press(tab, "Enter")
-    return {}
+    return _DONE
 
 
 def _text_of(value: Any) -> str:
@@ -340,7 +353,7 @@ async def _fill(tab: Tab, node: RefNode, text: str) -> None:
         await _press(tab, "Delete")
 
 
-async def fill(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def fill(tab: Tab, request: PageAction) -> ActionResult:
     if not request.fields:
         raise ToolError("request.fields required: a list of {ref, type, value}")
     # Every ref is checked before the first field is changed.
@@ -355,36 +368,44 @@ async def fill(tab: Tab, request: PageAction) -> dict[str, Any]:
             await _choose(tab, node, [str(option) for option in (value if isinstance(value, list) else [value])])
         else:
             await _fill(tab, node, _text_of(value))
-    return {"filled": len(values)}
+    return ActionResult(filled=len(values))
 
 
-async def select(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def select(tab: Tab, request: PageAction) -> ActionResult:
     if not request.values:
         raise ToolError("request.values required")
-    return {"values": await _choose(tab, await _node(tab, request), request.values)}
+    return ActionResult(values=await _choose(tab, await _node(tab, request), request.values))
+
+
+class _Choice(msgspec.Struct):
+    """The answer of ``_CHOOSE``."""
+
+    error: str = ""
+    known: list[str] = []
+    values: list[str] = []
 
 
 async def _choose(tab: Tab, node: RefNode, values: list[str]) -> list[str]:
-    answer: dict[str, Any] = await tab.run_on(node, _CHOOSE, values)
-    if problem := answer.get("error"):
-        options = f"; known: {', '.join(answer['known'])}" if answer.get("known") else ""
-        raise ToolError(f"{problem}{options}")
-    return answer["values"]
+    choice = msgspec.convert(await tab.run_on(node, _CHOOSE, values), _Choice)
+    if choice.error:
+        options = f"; known: {', '.join(choice.known)}" if choice.known else ""
+        raise ToolError(f"{choice.error}{options}")
+    return choice.values
 
 
 # The rest
 
 
-async def resize(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def resize(tab: Tab, request: PageAction) -> ActionResult:
     width, height = int(request.width), int(request.height)
     if not (100 <= width <= 4000 and 100 <= height <= 4000):
         raise ToolError("width and height must be between 100 and 4000")
     size = {"width": width, "height": height, "deviceScaleFactor": 0, "mobile": False}
     await tab.call("Emulation.setDeviceMetricsOverride", size)
-    return {"width": width, "height": height}
+    return ActionResult(width=width, height=height)
 
 
-async def wait(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def wait(tab: Tab, request: PageAction) -> ActionResult:
     """Waits for a time, a text, the end of a text, an element, an address, the load or a function that says true."""
     limit = min(max(int(request.timeout_ms or 20_000), 0), LONGEST_WAIT_MS) / 1000
     if request.time_ms is not None:
@@ -418,7 +439,7 @@ async def wait(tab: Tab, request: PageAction) -> dict[str, Any]:
         await _wait_for(name, check, limit)
     if request.time_ms is None and not checks and not request.load_state:
         raise ToolError("wait needs one of timeMs, text, textGone, selector, url, loadState, fn")
-    return {}
+    return _DONE
 
 
 async def _wait_for(name: str, check: Callable[[], Awaitable[bool]], limit: float) -> None:
@@ -437,7 +458,7 @@ async def _holds(check: Callable[[], Awaitable[bool]]) -> bool:
         return False  # The page is just being replaced by another.
 
 
-async def evaluate(tab: Tab, request: PageAction) -> dict[str, Any]:
+async def evaluate(tab: Tab, request: PageAction) -> ActionResult:
     """Runs a function of the model in the page, with the rights of the page and no others."""
     function = request.function
     if not function.strip():
@@ -449,8 +470,8 @@ async def evaluate(tab: Tab, request: PageAction) -> dict[str, Any]:
         value = await tab.run(function, own_world=False)
     text = msgspec.json.encode(value).decode()
     if len(text) > MOST_RESULT_CHARS:
-        return {"result": text[:MOST_RESULT_CHARS], "truncated": True}
-    return {"result": value}
+        return ActionResult(result=text[:MOST_RESULT_CHARS], truncated=True)
+    return ActionResult(result=value)
 
 
 _KINDS: dict[str, Act] = {

@@ -102,6 +102,47 @@ _PREFERENCES = (
 # The program
 
 
+class ListedTab(msgspec.Struct, rename="camel"):
+    """A tab in a list."""
+
+    target_id: str
+    title: str
+    url: str
+    type: str
+
+
+class ListedProfile(msgspec.Struct, rename="camel"):
+    """A profile of the configuration in a list."""
+
+    name: str
+    running: bool
+    is_default: bool
+    tab_count: int
+    is_remote: bool
+
+
+class ProfileStatus(msgspec.Struct, rename="camel"):
+    """The state of a profile's browser. A field that does not apply to it is unset."""
+
+    enabled: bool
+    profile: str
+    running: bool = False
+    cdp_ready: bool = False
+    tabs: int | msgspec.UnsetType = msgspec.UNSET
+    product: str | msgspec.UnsetType = msgspec.UNSET
+    pid: int | msgspec.UnsetType | None = msgspec.UNSET
+    """Null if OpenClaw attached to a browser that somebody else started."""
+    cdp_url: str | msgspec.UnsetType = msgspec.UNSET
+    chosen_browser: str | msgspec.UnsetType = msgspec.UNSET
+    detected_executable_path: str | msgspec.UnsetType = msgspec.UNSET
+    detect_error: str | msgspec.UnsetType = msgspec.UNSET
+    """Why no browser can be started for the profile."""
+    user_data_dir: str | msgspec.UnsetType = msgspec.UNSET
+    headless: bool | msgspec.UnsetType = msgspec.UNSET
+    no_sandbox: bool | msgspec.UnsetType = msgspec.UNSET
+    attach_only: bool | msgspec.UnsetType = msgspec.UNSET
+
+
 class BrowserUnavailable(Exception):
     """No browser can be used. The text says what to do about it."""
 
@@ -332,10 +373,10 @@ class RunningBrowser:
 
     # Tabs
 
-    async def list_tabs(self) -> list[dict[str, Any]]:
+    async def list_tabs(self) -> list[ListedTab]:
         targets = (await self.connection.call("Target.getTargets"))["targetInfos"]
         return [
-            {"targetId": target["targetId"], "title": target["title"], "url": target["url"], "type": "page"}
+            ListedTab(target["targetId"], target["title"], target["url"], "page")
             for target in targets
             if target["type"] == "page" and target["targetId"] in self.tabs
         ]
@@ -669,37 +710,36 @@ class Browsers:
 
     # Status
 
-    def status(self, name: str) -> dict[str, Any]:
+    def status(self, name: str) -> ProfileStatus:
         config, name = self.config, name or self.default_name()
-        facts: dict[str, Any] = {"enabled": config.enabled, "profile": name, "running": False, "cdpReady": False}
+        status = ProfileStatus(config.enabled, name)
         try:
             settings = self.settings(name)
         except ToolError as problem:
             if name not in self.names():
                 raise
-            return {**facts, "detectError": str(problem), "headless": config.headless, "noSandbox": config.no_sandbox}
+            status.detect_error, status.headless, status.no_sandbox = str(problem), config.headless, config.no_sandbox
+            return status
         if (browser := self.running(settings.name)) is not None:
-            facts |= {"running": True, "cdpReady": True, "tabs": len(browser.tabs), "product": browser.product}
-            facts["pid"] = browser.process.pid if browser.process else None
+            status.running = status.cdp_ready = True
+            status.tabs, status.product = len(browser.tabs), browser.product
+            status.pid = browser.process.pid if browser.process else None
         if settings.launch is None:
-            return {**facts, "cdpUrl": redact_urls(settings.cdp_url), "attachOnly": config.attach_only}
+            status.cdp_url, status.attach_only = redact_urls(settings.cdp_url), config.attach_only
+            return status
         launch = settings.launch
-        facts |= {"chosenBrowser": Path(launch.executable).name, "detectedExecutablePath": launch.executable}
-        facts["userDataDir"] = str(self._profile_folder(name) / "data")
-        facts |= {"headless": launch.headless, "noSandbox": launch.no_sandbox, "attachOnly": False}
-        return facts
+        status.chosen_browser, status.detected_executable_path = Path(launch.executable).name, launch.executable
+        status.user_data_dir = str(self._profile_folder(name) / "data")
+        status.headless, status.no_sandbox, status.attach_only = launch.headless, launch.no_sandbox, False
+        return status
 
-    def profiles(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
+    def profiles(self) -> list[ListedProfile]:
+        rows: list[ListedProfile] = []
         for name in self.names():
             browser, profile = self.running(name), self.config.profiles.get(name)
             address = (profile.cdp_url if profile else None) or (
                 self.config.cdp_url if name == self.default_name() else None
             )
-            row: dict[str, Any] = {
-                "name": name,
-                "running": browser is not None,
-                "isDefault": name == self.default_name(),
-            }
-            rows.append({**row, "tabCount": len(browser.tabs) if browser else 0, "isRemote": bool(address)})
+            tabs = len(browser.tabs) if browser else 0
+            rows.append(ListedProfile(name, browser is not None, name == self.default_name(), tabs, bool(address)))
         return rows

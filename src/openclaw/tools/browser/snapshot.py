@@ -52,6 +52,17 @@ Element: TypeAlias = tuple[str, int]
 """The session that knows an element, and its number there. Numbers repeat from process to process."""
 
 
+class ListedElement(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """An element of a page in a list of the format ``aria``."""
+
+    ref: str
+    role: str = ""
+    name: str
+    value: str = ""
+    backend_id: int = msgspec.field(name="backendDOMNodeId")
+    depth: int
+
+
 class RefNode(NamedTuple):
     """What a ref stands for."""
 
@@ -170,9 +181,9 @@ class AccessibilityTree:
                 stack.extend((child, below, name) for child in reversed(node.children))
         return _cut(_without_empty(lines) if options.compact else lines, refs, options.max_chars)
 
-    def listed(self, limit: int) -> tuple[list[dict[str, Any]], dict[str, RefNode]]:
+    def listed(self, limit: int) -> tuple[list[ListedElement], dict[str, RefNode]]:
         """The nodes as records, in the order of the page, with refs ``ax1``, ``ax2``…"""
-        rows: list[dict[str, Any]] = []
+        rows: list[ListedElement] = []
         refs: dict[str, RefNode] = {}
         stack = [(key, 0) for key in reversed(self.roots)]
         while stack and len(rows) < limit:
@@ -182,9 +193,10 @@ class AccessibilityTree:
                 continue
             if not node.ignored and (node.name or node.role not in _DROPPED):
                 ref = f"ax{len(rows) + 1}"
-                row: dict[str, Any] = {"ref": ref, "role": node.role, "name": node.name, "value": node.value}
-                row |= {"backendDOMNodeId": node.backend_id, "depth": depth}
-                rows.append({name: value for name, value in row.items() if value != "" or name == "name"})
+                element = ListedElement(
+                    ref=ref, role=node.role, name=node.name, value=node.value, backend_id=node.backend_id, depth=depth
+                )
+                rows.append(element)
                 refs[ref] = node.ref
             stack.extend((child, depth + 1) for child in reversed(node.children[:MOST_NODES]))
         return rows, refs

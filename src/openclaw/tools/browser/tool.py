@@ -31,10 +31,11 @@ from openclaw.tools.browser.snapshot import (
     EFFICIENT_DEPTH,
     MOST_CHARS,
     MOST_DEPTH,
+    ListedElement,
     RefNode,
     SnapshotOptions,
 )
-from openclaw.tools.browser.tab import CdpRefused, DialogAnswer, Tab
+from openclaw.tools.browser.tab import CdpRefused, ConsoleEntry, DialogAnswer, Tab
 from openclaw.tools.web import wrap_untrusted
 from openclaw.untrusted_text import disarmed, disarmed_name
 
@@ -52,6 +53,24 @@ MOST_KEPT_UPLOADS = 20
 """Copies of older uploads are deleted."""
 _MOST_DEPTH_OF_RESULT = 20
 _LEVELS = {"error": ("error", "assert"), "warning": ("error", "assert", "warning"), "info": None}
+
+
+class TabFacts(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The result of an action on a tab. A field that the action does not have is left out."""
+
+    ok: bool
+    target_id: str
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    type: str = ""
+    title: str | msgspec.UnsetType = msgspec.UNSET
+    loading: bool = False
+    messages: list[ConsoleEntry] | msgspec.UnsetType = msgspec.UNSET
+    path: str = ""
+    page_error: str = ""
+    format: str = ""
+    nodes: list[ListedElement] | msgspec.UnsetType = msgspec.UNSET
+    stats: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    truncated: bool = False
 
 
 class Performed(NamedTuple):
@@ -161,15 +180,15 @@ class BrowserTool(RecordTool[BrowserArguments]):
             async with asyncio.timeout(ACTION_S):
                 match action:
                     case "status":
-                        return Performed(self._browsers.status(profile))
+                        return Performed(msgspec.to_builtins(self._browsers.status(profile)))
                     case "profiles":
-                        return Performed({"profiles": self._browsers.profiles()})
+                        return Performed(msgspec.to_builtins({"profiles": self._browsers.profiles()}))
                     case "start":
                         await self._browsers.start(profile)
-                        return Performed(self._browsers.status(profile))
+                        return Performed(msgspec.to_builtins(self._browsers.status(profile)))
                     case "stop":
                         await self._browsers.stop(profile or self._browsers.default_name())
-                        return Performed(self._browsers.status(profile))
+                        return Performed(msgspec.to_builtins(self._browsers.status(profile)))
                     case "tabs":
                         running = self._browsers.running(profile or self._browsers.default_name())
                         if running is None:
@@ -213,31 +232,30 @@ class BrowserTool(RecordTool[BrowserArguments]):
     async def _navigate(self, tab: Tab, arguments: BrowserArguments) -> Performed:
         timeout_ms = NAVIGATE_MS if arguments.timeout_ms is None else int(arguments.timeout_ms)
         loaded = await tab.navigate(arguments.target_url, min(max(timeout_ms / 1000, 1), ACTION_S))
-        facts: dict[str, Any] = {"ok": True, "targetId": tab.target_id, "url": await tab.address(), "type": "page"}
-        facts["title"] = str(await tab.run("() => document.title"))[:300]
-        if not loaded:
-            facts["loading"] = True
+        facts = TabFacts(True, tab.target_id, url=await tab.address(), type="page", loading=not loaded)
+        facts.title = str(await tab.run("() => document.title"))[:300]
         return Performed(_disarm(facts), foreign=True)
 
     async def _on_tab(
         self, browser: RunningBrowser, tab: Tab, action: str, arguments: BrowserArguments, context: ToolContext
     ) -> Performed:
-        facts: dict[str, Any] = {"ok": True, "targetId": tab.target_id}
+        facts = TabFacts(True, tab.target_id)
         request = arguments.request
         if action == "close" or (action == "act" and request is not None and request.kind == "close"):
             await browser.close_tab(tab)
-            return Performed(facts)
+            return Performed(msgspec.to_builtins(facts))
         match action:
             case "focus":
                 await browser.connection.call("Target.activateTarget", {"targetId": tab.target_id})
             case "console":
-                return Performed(_disarm({**facts, "messages": _console(tab, arguments)}), foreign=True)
+                facts.messages = _console(tab, arguments)
+                return Performed(_disarm(facts), foreign=True)
             case "dialog":
                 tab.next_dialog = DialogAnswer(arguments.accept, arguments.prompt_text)
             case _:
-                facts["url"] = await tab.address()
+                facts.url = await tab.address()
                 return await self._on_page(browser, tab, action, arguments, context, facts)
-        return Performed(facts)
+        return Performed(msgspec.to_builtins(facts))
 
     async def _on_page(
         self,
@@ -246,7 +264,7 @@ class BrowserTool(RecordTool[BrowserArguments]):
         action: str,
         arguments: BrowserArguments,
         context: ToolContext,
-        facts: dict[str, Any],
+        facts: TabFacts,
     ) -> Performed:
         match action:
             case "snapshot":
@@ -254,8 +272,9 @@ class BrowserTool(RecordTool[BrowserArguments]):
             case "screenshot":
                 return await self._screenshot(tab, arguments, context, facts)
             case "pdf":
-                path = await asyncio.to_thread(_save, context, f"page-{self._clock.now_ms()}.pdf", await tab.pdf())
-                return Performed(_disarm({**facts, "path": path}), foreign=True)
+                name = f"page-{self._clock.now_ms()}.pdf"
+                facts.path = await asyncio.to_thread(_save, context, name, await tab.pdf())
+                return Performed(_disarm(facts), foreign=True)
             case "upload":
                 await self._upload(browser, tab, arguments, context)
                 return Performed(_disarm(facts), foreign=True)
@@ -264,12 +283,11 @@ class BrowserTool(RecordTool[BrowserArguments]):
                     raise ToolError('request required, such as {"kind": "click", "ref": "e1"}')
                 done = await act(tab, arguments.request, scripts=self._browsers.config.evaluate_enabled)
                 with contextlib.suppress(ToolError):
-                    facts["url"] = await tab.address()
-                    if problem := tab.load_problem:
-                        facts["pageError"] = problem
-                return Performed(_disarm({**facts, **done}), foreign=True)
+                    facts.url = await tab.address()
+                    facts.page_error = tab.load_problem
+                return Performed({**_disarm(facts), **_disarm(done)}, foreign=True)
 
-    async def _snapshot(self, tab: Tab, arguments: BrowserArguments, facts: dict[str, Any]) -> Performed:
+    async def _snapshot(self, tab: Tab, arguments: BrowserArguments, facts: TabFacts) -> Performed:
         short = (arguments.mode or self._browsers.config.snapshot_defaults.mode) == "efficient"
         tree = await tab.tree(arguments.frame)
         if arguments.selector:
@@ -277,7 +295,7 @@ class BrowserTool(RecordTool[BrowserArguments]):
             tree = tree.below((node.session, node.backend_id))
         if arguments.snapshot_format == "aria":
             rows, tab.refs = await asyncio.to_thread(tree.listed, _bounded(arguments.limit, MOST_LISTED, 2000))
-            facts |= {"format": "aria", "nodes": rows}
+            facts.format, facts.nodes = "aria", rows
             return Performed(_disarm(facts), foreign=True)
         options = SnapshotOptions(
             interactive=short if arguments.interactive is None else arguments.interactive,
@@ -287,14 +305,13 @@ class BrowserTool(RecordTool[BrowserArguments]):
         )
         made = await asyncio.to_thread(tree.render, options)
         tab.refs = made.refs
-        facts |= {"format": "ai", "stats": {"lines": made.lines, "chars": len(made.text), "refs": len(made.refs)}}
-        if made.truncated:
-            facts["truncated"] = True
+        facts.format, facts.truncated = "ai", made.truncated
+        facts.stats = {"lines": made.lines, "chars": len(made.text), "refs": len(made.refs)}
         image = await _labelled(tab) if arguments.labels else None
         return Performed(_disarm(facts), page=made.text, foreign=True, image=image)
 
     async def _screenshot(
-        self, tab: Tab, arguments: BrowserArguments, context: ToolContext, facts: dict[str, Any]
+        self, tab: Tab, arguments: BrowserArguments, context: ToolContext, facts: TabFacts
     ) -> Performed:
         kind, node = arguments.image_type, None
         if arguments.ref:
@@ -305,7 +322,7 @@ class BrowserTool(RecordTool[BrowserArguments]):
         with contextlib.suppress(PathRefused):
             # A file, so that the agent can send the picture to somebody.
             name = f"screenshot-{self._clock.now_ms()}.{'jpg' if kind == 'jpeg' else 'png'}"
-            facts["path"] = await asyncio.to_thread(_save, context, name, data)
+            facts.path = await asyncio.to_thread(_save, context, name, data)
         return Performed(_disarm(facts), foreign=True, image=(data, f"image/{kind}"))
 
     async def _upload(
@@ -374,11 +391,11 @@ def _save(context: ToolContext, name: str, data: bytes) -> str:
     return f"browser/{name}"
 
 
-def _console(tab: Tab, arguments: BrowserArguments) -> list[dict[str, Any]]:
+def _console(tab: Tab, arguments: BrowserArguments) -> list[ConsoleEntry]:
     types = _LEVELS.get(arguments.level)
     most = 100 if arguments.limit is None else min(max(int(arguments.limit), 1), MOST_LISTED)
     entries = [entry for entry in tab.console if types is None or entry.type in types]
-    return [msgspec.to_builtins(entry) for entry in entries[-most:]]
+    return entries[-most:]
 
 
 def _bounded(number: Number | None, default: int, most: int) -> int:
@@ -386,7 +403,9 @@ def _bounded(number: Number | None, default: int, most: int) -> int:
 
 
 def _disarm(value: Any, depth: int = 0) -> Any:
-    """The value with every text in it disarmed."""
+    """The value with every text in it disarmed, a record as a mapping."""
+    if isinstance(value, msgspec.Struct):
+        return _disarm(msgspec.to_builtins(value), depth)
     if isinstance(value, str):
         return disarmed(value)
     if depth > _MOST_DEPTH_OF_RESULT:
