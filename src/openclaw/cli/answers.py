@@ -7,7 +7,142 @@ takes as long as everything else that a command does. A key of a class that is n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, Required, TypedDict
+from typing import NotRequired, Required, TypedDict
+
+# Sessions and their messages
+
+
+class SessionAnswer(TypedDict, total=False):
+    """A row of ``sessions.list`` and of ``status``."""
+
+    key: Required[str]
+    kind: str
+    label: str
+    channel: str
+    updatedAt: float | None
+    age: float | None
+    ageMs: float | None
+    sessionId: str
+    systemSent: bool
+    abortedLastRun: bool
+    totalTokens: float | None
+    contextTokens: float | None
+    model: str | None
+    compactionCount: int
+
+
+class SessionsAnswer(TypedDict, total=False):
+    ts: int
+    path: str
+    paths: list[str]
+    sessions: list[SessionAnswer]
+
+
+class SessionsReport(TypedDict):
+    path: str
+    paths: list[str]
+    count: int
+    activeMinutes: int | None
+    sessions: list[SessionAnswer]
+
+
+class ContentBlock(TypedDict, total=False):
+    type: str
+    text: str
+    name: str
+    arguments: object
+    input: object
+
+
+class EntryMark(TypedDict, total=False):
+    id: str
+
+
+class MessageAnswer(TypedDict("_Marked", {"__openclaw": EntryMark}, total=False), total=False):
+    role: str
+    content: str | list[ContentBlock]
+    model: str
+    mediaUrls: list[str]
+    stopReason: str
+    errorMessage: str
+    isError: bool
+    toolName: str
+
+
+class PersonsMessage(TypedDict, total=False):
+    """The message that a run answers, or one that waits."""
+
+    id: str
+    text: str
+
+
+class AnsweringRun(TypedDict, total=False):
+    said: PersonsMessage
+
+
+class ConversationAnswer(TypedDict, total=False):
+    """The answer of ``chat.view``."""
+
+    messages: list[MessageAnswer]
+    run: AnsweringRun | None
+    waiting: list[PersonsMessage]
+    asked: str
+
+
+class SessionReport(SessionAnswer):
+    running: AnsweringRun | None
+    waiting: list[PersonsMessage]
+    messages: list[MessageAnswer]
+
+
+class ErrorAnswer(TypedDict, total=False):
+    code: str
+    message: str
+
+
+class StreamData(TypedDict, total=False):
+    """What an ``agent`` event says of a run; ``phase`` and the stream tell which fields it has."""
+
+    phase: str
+    text: str
+    delta: str
+    error: str
+    delayMs: int
+    attempt: int
+    name: str
+    questionId: str
+    args: object
+    meta: str
+    result: object
+    isError: bool
+
+
+class StreamPayload(TypedDict, total=False):
+    """The payload of an answer to ``chat.send`` or ``agent``, or of an event of the run."""
+
+    runId: str
+    sessionKey: str
+    stream: str
+    data: StreamData
+    state: str
+    status: str
+    summary: str
+    queued: bool
+    message: MessageAnswer
+    errorMessage: str
+    result: object
+
+
+class StreamFrame(TypedDict, total=False):
+    """A response or an event of a stream."""
+
+    type: str
+    event: str
+    ok: bool
+    seq: int
+    payload: StreamPayload
+    error: ErrorAnswer
+
 
 # Channels
 
@@ -550,7 +685,7 @@ class StatusSessions(TypedDict, total=False):
     count: int
     paths: list[str]
     defaults: SessionDefaults
-    recent: list[dict[str, Any]]
+    recent: list[SessionAnswer]
 
 
 class StatusAnswer(TypedDict, total=False):

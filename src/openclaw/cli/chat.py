@@ -19,8 +19,9 @@ from openclaw.cli.turn_stream import MOST_SHOWN, NOTE, QUESTION, VOID, PlainPrin
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Iterator, Mapping
+
+    from openclaw.cli.answers import ConversationAnswer, MessageAnswer, SessionDefaults, StreamFrame
 
 LEAVE = ("/exit", "/quit")
 HISTORY = 10
@@ -52,7 +53,7 @@ class Conversation:
         if new:
             self.target = {"sessionKey": session, **({"agentId": self.agent} if self.agent else {})}
 
-    def view(self, limit: int = HISTORY, run_id: str | None = None) -> dict[str, Any]:
+    def view(self, limit: int = HISTORY, run_id: str | None = None) -> ConversationAnswer:
         """The last messages, the run under way and what waits; with a run id also which message that run answers."""
         params = {
             "sessionKey": self.key,
@@ -72,7 +73,7 @@ class Conversation:
         params = {**target, "message": text, "deliver": False, "idempotencyKey": run_id}
         return turn, self._updates(turn, params)
 
-    def _updates(self, turn: Turn, params: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def _updates(self, turn: Turn, params: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         """Sends the message and yields what to show until its run has ended, over as many connections as it takes.
 
         The run's id is the message's idempotency key. So sending it again begins nothing new: it attaches to the run.
@@ -103,7 +104,7 @@ class Conversation:
         if turn.attached_again and not turn.state:
             turn.final_text, turn.state = self._reply_of(turn.run_id), "final"
 
-    def _frames(self, turn: Turn, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _frames(self, turn: Turn, params: Mapping[str, object]) -> Iterator[StreamFrame]:
         """The frames of one connection. A message that is new starts a Gateway on this computer if none runs."""
         try:
             yield from self.client.stream("chat.send", params)
@@ -142,29 +143,28 @@ class Conversation:
         return list(answer.get("runIds") or [])
 
 
-def entry_of(message: dict[str, Any]) -> str:
-    mark = message.get("__openclaw")
-    return str(mark.get("id") or "") if isinstance(mark, dict) else ""
+def entry_of(message: MessageAnswer) -> str:
+    return (message.get("__openclaw") or {}).get("id") or ""
 
 
-def messages_after(view: dict[str, Any], entry: str) -> list[dict[str, Any]]:
+def messages_after(view: ConversationAnswer, entry: str) -> list[MessageAnswer]:
     """The messages of a view that follow one entry, up to the next message of a person."""
-    messages = [one for one in view.get("messages") or [] if isinstance(one, dict)]
+    messages = view.get("messages") or []
     place = next((number for number, one in enumerate(messages) if entry_of(one) == entry), None)
     after = messages[place + 1 :] if place is not None else []
     end = next((number for number, one in enumerate(after) if one.get("role") == "user"), len(after))
     return after[:end]
 
 
-def foreign_reply(conversation: Conversation, frame: dict[str, Any]) -> tuple[str, str] | None:
+def foreign_reply(conversation: Conversation, frame: StreamFrame) -> tuple[str, str] | None:
     """Returns the run and the final text of a frame that ends a run of another client or of the Gateway itself."""
-    payload = frame.get("payload")
-    if frame.get("event") != "chat" or not isinstance(payload, dict) or payload.get("state") != "final":
+    payload = frame.get("payload") or {}
+    if frame.get("event") != "chat" or payload.get("state") != "final":
         return None
-    run_id = str(payload.get("runId") or "")
-    if run_id in conversation.ours or not isinstance(payload.get("message"), dict):
+    run_id, message = str(payload.get("runId") or ""), payload.get("message")
+    if run_id in conversation.ours or message is None:
         return None
-    text = message_text(payload["message"])
+    text = message_text(message)
     return (run_id, text) if text else None
 
 
@@ -227,8 +227,8 @@ def welcome() -> int:
     if client.target.local:
         service.ensure_running(client)
         _offer_keys(client)
-    defaults: dict[str, Any] = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
-    name = "/".join(str(defaults[key]) for key in ("modelProvider", "model") if defaults.get(key))
+    defaults: SessionDefaults = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
+    name = "/".join(name for name in (defaults.get("modelProvider"), defaults.get("model")) if name)
     if name == DEMO and client.target.local:
         from openclaw.models.local.install import is_installed
 

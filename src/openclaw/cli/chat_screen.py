@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -27,6 +27,9 @@ from openclaw.cli.command import UserError
 from openclaw.cli.markdown_printer import MarkdownPrinter
 from openclaw.cli.turn_stream import READ_FOR_ONE, Turn, message_text, recent
 from openclaw.text import printable, shortened
+
+if TYPE_CHECKING:
+    from openclaw.cli.answers import ConversationAnswer, StreamFrame
 
 MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -126,12 +129,12 @@ class ChatScreen:
             self._under_way(view, {entry_of(one) for one in messages})
         self._listener = _Listener(self._conversation, self._foreign)
 
-    def _under_way(self, view: dict[str, Any], listed: set[str]) -> None:
+    def _under_way(self, view: ConversationAnswer, listed: set[str]) -> None:
         """Tells what the session is busy with. The replies come through the feed."""
         run = view.get("run") or {}
         said = run.get("said") or {}
-        if said.get("text") and said.get("id") not in listed:
-            self._plain.user(str(said["text"]))
+        if (text := said.get("text")) and said.get("id") not in listed:
+            self._plain.user(text)
         if run:
             self._plain.line("a reply is being written; it appears here", "dim")
         for waiting in view.get("waiting") or []:
@@ -234,7 +237,7 @@ class ChatScreen:
             title = row.get("label") or row.get("derivedTitle") or row.get("displayName") or ""
             self._say(f"{row.get('key')}  {shortened(str(title), 60)}")
 
-    def _foreign(self, frame: dict[str, Any]) -> None:
+    def _foreign(self, frame: StreamFrame) -> None:
         """Prints a reply that this chat did not ask for, below the message that it answers if a person wrote one."""
         found = foreign_reply(self._conversation, frame)
         if found is None:
@@ -336,7 +339,7 @@ class _Commands(Completer):
 class _Listener:
     """Reads the session's events in a thread and reconnects after each interruption, until it is closed."""
 
-    def __init__(self, conversation: Conversation, heard: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, conversation: Conversation, heard: Callable[[StreamFrame], None]) -> None:
         self._client: GatewayClient = conversation.client
         self._key = conversation.key
         self._heard = heard

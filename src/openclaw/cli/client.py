@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from typing import Any
 
+    from openclaw.cli.answers import StreamFrame
     from openclaw.cli.gateway_target import GatewayTarget
 
 
@@ -243,16 +244,12 @@ class GatewayClient:
             except ValueError as error:
                 raise self._foreign("its answer is not JSON") from error
 
-    def stream(
-        self, method: str, params: Mapping[str, object], *, idle_ms: int | None = None
-    ) -> Iterator[dict[str, Any]]:
+    def stream(self, method: str, params: Mapping[str, object], *, idle_ms: int | None = None) -> Iterator[StreamFrame]:
         """Calls a method and yields its responses and the events of the run it starts, as they come."""
         exchange = self._post({"method": method, "params": params, "stream": True}, self.timeout_ms)
         yield from self._frames(exchange, idle_ms)
 
-    def events(
-        self, session_key: str, after: tuple[int, str] | None = None
-    ) -> tuple[Exchange, Iterator[dict[str, Any]]]:
+    def events(self, session_key: str, after: tuple[int, str] | None = None) -> tuple[Exchange, Iterator[StreamFrame]]:
         """Returns the endless feed of a session's events, and the exchange that ends the feed when it is closed.
 
         ``after`` is the last event that was received, and its epoch. The feed begins with what came after it.
@@ -274,13 +271,13 @@ class GatewayClient:
         except (OSError, BadResponse):
             return False
 
-    def _frames(self, exchange: Exchange, idle_ms: int | None) -> Iterator[dict[str, Any]]:
+    def _frames(self, exchange: Exchange, idle_ms: int | None) -> Iterator[StreamFrame]:
         with exchange:
             try:
                 for line in exchange.lines(idle_ms / 1000 if idle_ms else None):
-                    frame = json.loads(line)
+                    frame: Any = json.loads(line)
                     if isinstance(frame, dict):
-                        yield frame
+                        yield frame  # pyright: ignore[reportReturnType]
             except (OSError, BadResponse) as error:
                 raise self._lost(error, idle_ms or 0) from error
             except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.control import Control
@@ -14,6 +14,9 @@ from rich.text import Text
 from openclaw.cli import turn_stream
 from openclaw.cli.terminal import wants_color
 from openclaw.text import failure_text, printable, shortened
+
+if TYPE_CHECKING:
+    from openclaw.cli.answers import MessageAnswer
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
@@ -262,7 +265,7 @@ class MarkdownPrinter:
     def error(self, message: str) -> None:
         self.line(message, "red")
 
-    def history(self, messages: list[dict[str, Any]]) -> None:
+    def history(self, messages: list[MessageAnswer]) -> None:
         for message in messages:
             role, text = message.get("role"), turn_stream.message_text(message)
             if role == "user" and text.strip():
@@ -278,7 +281,7 @@ class MarkdownPrinter:
     def user(self, text: str) -> None:
         self.line(f"› {text}", "bold cyan")
 
-    def _assistant(self, message: dict[str, Any]) -> None:
+    def _assistant(self, message: MessageAnswer) -> None:
         if turn_stream.is_from_gateway(message):
             self.plain(turn_stream.message_text(message))
             return

@@ -33,7 +33,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
 
 RUN_TIMEOUT_S = 600
 _TO_CHANNEL = "straight to a channel (no agent)"
@@ -54,7 +53,7 @@ def send(args: argparse.Namespace) -> int:
         return _send_to_channel(args)
     text, attachments = with_context(_text(args), args.context)
     client = service.connect(args)
-    params: dict[str, Any] = {"message": text, "deliver": False, "idempotencyKey": new_id()}
+    params: dict[str, object] = {"message": text, "deliver": False, "idempotencyKey": new_id()}
     params |= session_params(client, args.session, args.agent)
     if attachments:
         params["attachments"] = attachments
@@ -63,7 +62,7 @@ def send(args: argparse.Namespace) -> int:
     if args.run_timeout != RUN_TIMEOUT_S:
         params["timeout"] = args.run_timeout
     if args.no_wait:
-        turn = Turn(params["idempotencyKey"])
+        turn = Turn(str(params["idempotencyKey"]))
         for frame in client.stream("agent", params):
             turn.digest(frame)
             if turn.accepted is not None:
@@ -96,9 +95,9 @@ def _text(args: argparse.Namespace) -> str:
     return given
 
 
-def session_params(client: GatewayClient, session: str | None, agent: str | None) -> dict[str, Any]:
+def session_params(client: GatewayClient, session: str | None, agent: str | None) -> dict[str, str]:
     """The parameters that say where the message goes."""
-    params: dict[str, Any] = {}
+    params: dict[str, str] = {}
     if agent:
         check_agent(client, agent)
         params["agentId"] = agent
@@ -116,7 +115,7 @@ def _send_to_channel(args: argparse.Namespace) -> int:
     text = args.message if args.message is not None else args.text
     if not (text and text.strip()) and not args.media:
         raise UserError("A message to a channel needs a text or --media.")
-    params: dict[str, Any] = {"to": args.target, "message": text or "", "idempotencyKey": new_id()}
+    params: dict[str, object] = {"to": args.target, "message": text or "", "idempotencyKey": new_id()}
     optional = {"channel": args.channel, "accountId": args.account, "mediaUrl": args.media, "sessionKey": args.session}
     params |= {key: value for key, value in optional.items() if value}
     if args.gif_playback:
@@ -139,7 +138,7 @@ def agent(args: argparse.Namespace) -> int:
         raise UserError("--timeout must be a number of seconds, 0 for no limit")
     seconds, args.timeout = args.timeout, TIMEOUT_MS
     client = service.connect(args)
-    params: dict[str, Any] = {"message": args.message, "idempotencyKey": new_id(), "timeout": seconds}
+    params: dict[str, object] = {"message": args.message, "idempotencyKey": new_id(), "timeout": seconds}
     optional = {
         "to": args.to,
         "sessionId": args.session_id,
@@ -175,7 +174,7 @@ def agent(args: argparse.Namespace) -> int:
 # Files given with --context: text goes into the message after its own text, images are attached.
 
 
-def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, Any]]]:
+def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, str]]]:
     """Returns the message with the text files in it, and the images as attachments."""
     parts, attachments = [text], []
     for path in files:
@@ -237,7 +236,7 @@ def _block(path: str, text: str) -> str:
     return f"{label}:\n{fence}\n{text}{newline}{fence}"
 
 
-def _show_outbox(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_outbox(payload: object, args: argparse.Namespace) -> Iterator[str]:
     from openclaw.protocol.messages import OutboxPage
 
     page = decoded(payload, OutboxPage)
@@ -254,7 +253,7 @@ def _show_outbox(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[
         yield "Given up: `openclaw outbox retry ID` tries again, `openclaw why <message>` tells more."
 
 
-def _choice(args: argparse.Namespace) -> dict[str, Any]:
+def _choice(args: argparse.Namespace) -> dict[str, object]:
     if bool(args.ids) == args.all:
         raise UserError("name the parts by their numbers (see `openclaw outbox`), or give --all")
     return {"all": True} if args.all else {"ids": args.ids}

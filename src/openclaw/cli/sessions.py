@@ -33,8 +33,10 @@ from openclaw.text import age, counted, printable_json, shortened
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
+
+    from openclaw.cli.answers import SessionAnswer, SessionReport, SessionsAnswer, SessionsReport
 
 
 SLOW_MS = 120_000
@@ -64,24 +66,24 @@ _KEY = Flag(
 )
 
 
-def _active_minutes(args: argparse.Namespace) -> dict[str, Any]:
+def _active_minutes(args: argparse.Namespace) -> int | None:
     value: str | None = args.active
     if value is None:
-        return {}
+        return None
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise UserError("--active must be a positive integer (minutes)")
-    return {"activeMinutes": int(value)}
+    return int(value)
 
 
-def _listed(listed: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def _listed(listed: SessionsAnswer, args: argparse.Namespace) -> SessionsReport:
     now = int(listed.get("ts") or time.time() * 1000)
     rows = [_row(row, now) for row in listed.get("sessions") or []]
-    stores: list[Any] = listed.get("paths") or [listed.get("path")]
-    active = _active_minutes(args).get("activeMinutes")
+    stores = listed.get("paths") or [listed.get("path") or ""]
+    active = _active_minutes(args)
     return {"path": stores[0], "paths": stores, "count": len(rows), "activeMinutes": active, "sessions": rows}
 
 
-def _show_list(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_list(listed: SessionsReport, args: argparse.Namespace) -> Iterator[str]:
     yield f"Session store: {listed['path']}"
     yield f"Sessions listed: {listed['count']}"
     if listed["activeMinutes"] is not None:
@@ -93,13 +95,14 @@ def _show_list(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str
         yield 'None yet. Start one with: openclaw message send "Hello"'
 
 
-def _row(row: dict[str, Any], now: int) -> dict[str, Any]:
+def _row(row: SessionAnswer, now: int) -> SessionAnswer:
     updated = row.get("updatedAt")
-    full = {**row, "ageMs": max(0, now - updated) if isinstance(updated, int | float) else None}
-    return {field: full[field] for field in ROW_FIELDS if field in full}
+    full: dict[str, object] = {**row, "ageMs": max(0, now - updated) if updated is not None else None}
+    shown: Any = {field: full[field] for field in ROW_FIELDS if field in full}
+    return shown
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[SessionAnswer]) -> str:
     """The table of ``openclaw sessions`` and ``openclaw status``.
 
     The key is last and whole, so that it can be given to ``--session`` and the other columns fit 80 characters with it.
@@ -129,14 +132,14 @@ def _line(cells: tuple[str, ...], widths: tuple[int, ...]) -> str:
     return " ".join([*padded, cells[-1]]).rstrip()
 
 
-def percent_used(row: dict[str, Any]) -> int | None:
+def percent_used(row: SessionAnswer) -> int | None:
     used, window = row.get("totalTokens"), row.get("contextTokens")
-    if not isinstance(used, int | float) or not isinstance(window, int | float) or not window:
+    if used is None or not window:
         return None
     return min(999, int(100 * used / window + 0.5))
 
 
-def token_text(row: dict[str, Any]) -> str:
+def token_text(row: SessionAnswer) -> str:
     """``0.1k/200k (0%)``; an unknown number is a question mark."""
     used, window = row.get("totalTokens"), row.get("contextTokens")
     share = percent_used(row)
@@ -151,7 +154,7 @@ def _thousands(number: Any) -> str:
     return f"{round(value)}k" if value >= 10 else f"{value:.1f}k"
 
 
-def flags(row: dict[str, Any]) -> list[str]:
+def flags(row: SessionAnswer) -> list[str]:
     levels = (
         ("think", "thinkingLevel"),
         ("verbose", "verboseLevel"),
@@ -165,10 +168,10 @@ def flags(row: dict[str, Any]) -> list[str]:
         shown.append("system")
     if row.get("abortedLastRun"):
         shown.append("aborted")
-    if row.get("compactionCount"):
-        shown.append(f"compactions:{row['compactionCount']}")
-    if row.get("sessionId"):
-        shown.append(f"id:{row['sessionId']}")
+    if count := row.get("compactionCount"):
+        shown.append(f"compactions:{count}")
+    if session_id := row.get("sessionId"):
+        shown.append(f"id:{session_id}")
     return shown
 
 
@@ -185,11 +188,12 @@ def _named(args: argparse.Namespace, *, changes: bool = False) -> tuple[GatewayC
     return client, key
 
 
-def _session(args: argparse.Namespace) -> dict[str, Any]:
+def _session(args: argparse.Namespace) -> SessionReport:
     """Return a session's row and last messages: as shown for people, in the public form with ``--json``."""
     client, key = _named(args)
     listed = client.call("sessions.list", {"search": key, "limit": 200, "includeGlobal": True, "includeUnknown": True})
-    row = next((one for one in listed.get("sessions") or [] if one.get("key") == key), {"key": key})
+    rows: list[SessionAnswer] = listed.get("sessions") or []
+    row: SessionAnswer = next((row for row in rows if row["key"] == key), {"key": key})
     most = max(1, args.last * READ_FOR_ONE)
     view = client.call("chat.view", {"sessionKey": key, "limit": min(most, MOST_SHOWN)})
     messages = view.get("messages") or []
@@ -201,21 +205,21 @@ def _session(args: argparse.Namespace) -> dict[str, Any]:
     if isinstance(content, list) and all(block.get("type") == "tool_result" for block in content):
         del messages[0]  # Their calls are not among the last messages.
     now = int(listed.get("ts") or time.time() * 1000)
-    state = {"running": view.get("run"), "waiting": view.get("waiting") or []}
-    return {**_row(row, now), **state, "messages": messages}
+    return {**_row(row, now), "running": view.get("run"), "waiting": view.get("waiting") or [], "messages": messages}
 
 
-def _show_session(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_session(found: SessionReport, args: argparse.Namespace) -> Iterator[str]:
     yield f"Session {found['key']}"
     yield from (f"  {name:<8} {value}" for name, value in _facts(found))
     for message in found["messages"]:
         failure = message.get("errorMessage") if message.get("stopReason") == "error" else None
         text = message_text(message) or (f"failed: {failure}" if failure else "")
-        if message.get("role") in ("user", "assistant") and text.strip():
-            yield f"{'›' if message['role'] == 'user' else ' '} {shortened(text, 300)}"
+        role = message.get("role")
+        if role in ("user", "assistant") and text.strip():
+            yield f"{'›' if role == 'user' else ' '} {shortened(text, 300)}"
 
 
-def _facts(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(row: SessionReport) -> Iterator[tuple[str, str]]:
     named = (("id", "sessionId"), ("label", "label"), ("kind", "kind"), ("channel", "channel"), ("model", "model"))
     yield from ((name, str(row[field])) for name, field in named if row.get(field))
     yield "used", age(row.get("ageMs"))
@@ -249,7 +253,7 @@ def delete(args: argparse.Namespace) -> int:
 # Earlier sessions of a conversation
 
 
-def _show_archived(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_archived(payload: object, args: argparse.Namespace) -> Iterator[str]:
     from openclaw.protocol.sessions import EarlierSessions
 
     earlier = decoded(payload, EarlierSessions)
@@ -265,7 +269,7 @@ def _show_archived(payload: dict[str, Any], args: argparse.Namespace) -> Iterato
     yield f"Bring one back with: openclaw sessions resume {earlier.key} --session 1"
 
 
-def _resumed(args: argparse.Namespace) -> dict[str, Any]:
+def _resumed(args: argparse.Namespace) -> dict[str, object]:
     wanted = (args.session or "").strip()
     if wanted.isascii() and wanted.isdigit() and len(wanted) < 4:
         if int(wanted) < 1:
@@ -277,16 +281,16 @@ def _resumed(args: argparse.Namespace) -> dict[str, Any]:
 # Transcripts: search, export, import, compress
 
 
-def _query(args: argparse.Namespace) -> dict[str, Any]:
+def _query(args: argparse.Namespace) -> dict[str, object]:
     words: list[str] = args.query
     if len(words) == 1 and " " in words[0] and not words[0].startswith('"'):
         return {"query": f'"{words[0]}"'}  # The shell took the quotes away.
     return {"query": " ".join(words)}
 
 
-def _search_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
+def _search_all(client: GatewayClient, wanted: Mapping[str, object]) -> Any:
     """Searches, and reads what was never searched piece by piece, so that the person sees how far it is."""
-    found: dict[str, Any] = {}
+    found: Any = {}
     with CountedWork("Reading transcripts for the first time") as progress:
         for _ in range(MOST_PIECES):
             found = client.call("sessions.search", {**wanted, "readBytes": SEARCH_PIECE}, SLOW_MS)
@@ -296,7 +300,7 @@ def _search_all(client: GatewayClient, wanted: dict[str, Any]) -> Any:
     return found
 
 
-def _show_hits(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_hits(payload: object, args: argparse.Namespace) -> Iterator[str]:
     from openclaw.protocol.sessions import SessionSearch
 
     search = decoded(payload, SessionSearch)
@@ -342,7 +346,7 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
     gateway = from_args(args)
     key = resolve_key(gateway, args.key)
     document = {"markdown": "markdown", "md": "markdown", "html": "html"}.get(args.format or "")
-    params: dict[str, Any] = {"key": key, "format": "raw" if args.raw else document or "public"}
+    params: dict[str, str] = {"key": key, "format": "raw" if args.raw else document or "public"}
     one_array, first = args.format == "json" and not args.raw, True
     if args.session:
         params["sessionId"] = args.session
@@ -484,7 +488,7 @@ def _archive_all(client: GatewayClient, wanted: dict[str, Any]) -> dict[str, Any
     return total
 
 
-def _show_archive(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+def _show_archive(payload: object, args: argparse.Namespace) -> Iterator[str]:
     from openclaw.protocol.sessions import TranscriptsArchived
 
     done = decoded(payload, TranscriptsArchived)
@@ -506,7 +510,7 @@ _ACTIONS = {
             Flag("--search TEXT", "only sessions whose name, label or key has this text", param="search"),
             Flag("--limit N", "at most N sessions", param="limit", type=int),
         ),
-        params=_active_minutes,
+        params=lambda args: {} if (minutes := _active_minutes(args)) is None else {"activeMinutes": minutes},
         shape=_listed,
         show=_show_list,
         example="openclaw sessions --active 120 --json",

@@ -14,8 +14,10 @@ from openclaw.text import failure_text, printable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+    from openclaw.cli.answers import MessageAnswer, StreamData, StreamFrame, StreamPayload
     from openclaw.cli.markdown_printer import MarkdownPrinter
     from openclaw.cli.questions import Answers
 
@@ -47,8 +49,8 @@ class Turn:
         self.session_key = session_key
         self.streamed = ""
         """The text of the assistant message that is arriving."""
-        self.accepted: dict[str, Any] | None = None
-        self.payload: dict[str, Any] | None = None
+        self.accepted: StreamPayload | None = None
+        self.payload: StreamPayload | None = None
         """The payload of the last response."""
         self.state = ""
         """``final``, ``error`` or ``aborted`` once the run has ended."""
@@ -68,10 +70,9 @@ class Turn:
         """Whether the final text is the Gateway's own (the answer to a command) and so no Markdown."""
         self.error: str | None = None
 
-    def digest(self, frame: dict[str, Any]) -> list[tuple[str, str]]:
+    def digest(self, frame: StreamFrame) -> list[tuple[str, str]]:
         """Takes a frame in, and returns what to show for it: kinds with their texts."""
-        payload = frame.get("payload")
-        payload = payload if isinstance(payload, dict) else {}
+        payload: StreamPayload = frame.get("payload") or {}
         if frame.get("type") == "res":
             self._response(frame, payload)
             return []
@@ -79,16 +80,16 @@ class Turn:
             return []
         self.session_key = payload.get("sessionKey") or self.session_key
         if frame.get("event") == "agent":
-            return self._agent(str(payload.get("stream")), _dict(payload.get("data")))
+            return self._agent(str(payload.get("stream")), payload.get("data") or {})
         if frame.get("event") == "chat":
             self._chat(payload)
         return []
 
-    def _response(self, frame: dict[str, Any], payload: dict[str, Any]) -> None:
+    def _response(self, frame: StreamFrame, payload: StreamPayload) -> None:
         if not frame.get("ok"):
             if self.accepted is None:
                 raise refused(frame.get("error"))
-            reason = _dict(frame.get("error")).get("message") or payload.get("summary") or "failed"
+            reason = (frame.get("error") or {}).get("message") or payload.get("summary") or "failed"
             self.error = self.error or str(reason)
             self.state = self.state or "error"
         self.run_id = payload.get("runId") or self.run_id
@@ -113,7 +114,7 @@ class Turn:
             (self.payload or {}).get("status") in ("started", "in_flight") and not self.state
         )
 
-    def _agent(self, stream: str, data: dict[str, Any]) -> list[tuple[str, str]]:
+    def _agent(self, stream: str, data: StreamData) -> list[tuple[str, str]]:
         if stream == "queue":
             return []  # It says that the message waits, which the answer to the call said already.
         self.waiting = False
@@ -136,7 +137,7 @@ class Turn:
             return [(NOTE, "compacting older messages…")]
         return []
 
-    def _retry(self, data: dict[str, Any]) -> list[tuple[str, str]]:
+    def _retry(self, data: StreamData) -> list[tuple[str, str]]:
         """A failed call of the model that is tried again. Its words so far are void."""
         seconds = int(data.get("delayMs") or 0) / 1000
         when = f"in {seconds:.0f} s" if seconds >= 1 else "now"
@@ -146,7 +147,7 @@ class Turn:
         reason = shortened(str(data.get("error") or "the model did not answer"), 200).rstrip(".")
         return [*updates, (NOTE, f"{reason}; trying again {when} (attempt {int(data.get('attempt') or 1) + 1})")]
 
-    def _text(self, data: dict[str, Any]) -> list[tuple[str, str]]:
+    def _text(self, data: StreamData) -> list[tuple[str, str]]:
         delta, whole = str(data.get("delta") or ""), data.get("text")
         updates: list[tuple[str, str]] = []
         begins = isinstance(whole, str) and len(whole) <= len(delta)
@@ -162,7 +163,7 @@ class Turn:
             updates.append((TEXT, delta))
         return updates
 
-    def _tool(self, data: dict[str, Any]) -> list[tuple[str, str]]:
+    def _tool(self, data: StreamData) -> list[tuple[str, str]]:
         phase, name = data.get("phase"), str(data.get("name") or "tool")
         self.doing = f"running {shortened(name, 40)}…" if phase in ("start", "update", "running") else "thinking…"
         if phase == "waiting":
@@ -179,7 +180,7 @@ class Turn:
             return [(RESULT, text)] if text else []
         return []
 
-    def _chat(self, payload: dict[str, Any]) -> None:
+    def _chat(self, payload: StreamPayload) -> None:
         state = payload.get("state")
         if state not in _TERMINAL_STATES:
             return
@@ -187,8 +188,7 @@ class Turn:
         self.queued = bool(payload.get("queued"))
         if state == "error":
             self.error = str(payload.get("errorMessage") or self.error or "the run failed")
-        message = payload.get("message")
-        if isinstance(message, dict):
+        if (message := payload.get("message")) is not None:
             self.final_text = message_text(message)
             self.from_gateway = is_from_gateway(message)
 
@@ -205,10 +205,10 @@ class Turn:
         return None if self.streamed.strip() else final
 
 
-def reply_texts(payload: dict[str, Any] | None) -> list[str]:
+def reply_texts(payload: StreamPayload | None) -> list[str]:
     """Returns the texts and media lines of an ``agent`` result, in order."""
     texts: list[str] = []
-    for part in _dict(_dict(payload).get("result")).get("payloads") or []:
+    for part in _dict((payload or {}).get("result")).get("payloads") or []:
         part = _dict(part)
         if part.get("text"):
             texts.append(str(part["text"]))
@@ -217,28 +217,28 @@ def reply_texts(payload: dict[str, Any] | None) -> list[str]:
     return texts
 
 
-def is_from_gateway(message: dict[str, Any]) -> bool:
+def is_from_gateway(message: MessageAnswer) -> bool:
     return message.get("model") == "gateway-injected"
 
 
-def message_text(message: dict[str, Any]) -> str:
+def message_text(message: MessageAnswer) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
-    texts = [str(_dict(block).get("text") or "") for block in blocks if _dict(block).get("type") == "text"]
+    texts = [str(block.get("text") or "") for block in blocks if block.get("type") == "text"]
     texts += [f"MEDIA:{url}" for url in message.get("mediaUrls") or []]
     return "\n\n".join(text for text in texts if text)
 
 
-def recent(messages: list[Any], most: int) -> list[dict[str, Any]]:
+def recent(messages: list[MessageAnswer], most: int) -> list[MessageAnswer]:
     """The end of a conversation with ``most`` messages that say something.
 
     Tool calls and their results between them do not count. A failed attempt that was made again is left out.
     """
-    kept: list[dict[str, Any]] = []
+    kept: list[MessageAnswer] = []
     said, later = 0, ""
-    for message in reversed([one for one in messages if isinstance(one, dict)]):
+    for message in reversed(messages):
         role, text = message.get("role"), message_text(message).strip()
         failed = role == "assistant" and message.get("stopReason") == "error"
         repeated = failed and not text and later == "assistant"
@@ -265,8 +265,8 @@ def tool_line(name: str, args: Any, meta: Any = None) -> str:
 def result_text(result: Any) -> str:
     if isinstance(result, str):
         return result
-    if isinstance(result, dict) and isinstance(result.get("content"), list | str):
-        return message_text(result)
+    if isinstance(content := _dict(result).get("content"), list | str):
+        return message_text({"content": content, "mediaUrls": _dict(result).get("mediaUrls") or []})
     return "" if result is None else json.dumps(result, ensure_ascii=False)
 
 
@@ -339,7 +339,7 @@ def printer_for(*, quiet: bool) -> PlainPrinter | MarkdownPrinter:
 def run_turn(
     client: GatewayClient,
     method: str,
-    params: dict[str, Any],
+    params: Mapping[str, object],
     *,
     quiet: bool,
     timeout_s: int,
@@ -350,7 +350,7 @@ def run_turn(
     ``answers`` says how the questions of the run are answered. Without a terminal to ask in, it exits with
     ``EXIT_QUESTION``, and the run waits.
     """
-    turn = Turn(params["idempotencyKey"], str(params.get("sessionKey") or ""))
+    turn = Turn(str(params["idempotencyKey"]), str(params.get("sessionKey") or ""))
     printer = printer_for(quiet=quiet)
     idle_ms = (timeout_s + IDLE_ALLOWANCE_S) * 1000 if timeout_s else None
     try:
