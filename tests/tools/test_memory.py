@@ -15,7 +15,7 @@ from openclaw.messages import TextBlock
 from openclaw.path_opener import PathRefused
 from openclaw.rights import Caller
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
-from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
+from openclaw.tools.memory import SNIPPET_CHARS, TranscriptMatch, memory_tools, snippet_of
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_snippet_shows_the_word_that_was_asked_for() -> None:
 async def test_earlier_sessions_are_searched_where_the_person_wants_it(
     workspace: Path, sources: Any, key: str, found: list[str]
 ) -> None:
-    said = {"sessionId": "s1", "entryId": "e1", "snippet": "we spoke of zebras", "role": "user", "timestamp": "t"}
+    said = TranscriptMatch("s1", "e1", "user", "t", "we spoke of zebras")
     settings = MemorySearch(sources=sources)
     search = tools_of(workspace, settings, said=AsyncMock(return_value=[said]))[0]
     context = ToolContext(

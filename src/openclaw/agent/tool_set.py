@@ -37,7 +37,7 @@ from openclaw.storage.message_ledger import MessageBody
 from openclaw.tools.base import Tool, ToolContext
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
-from openclaw.tools.memory import memory_tools
+from openclaw.tools.memory import TranscriptMatch, memory_tools
 from openclaw.tools.nodes import NodesTool
 from openclaw.tools.plan import PlanTool
 from openclaw.tools.policy import (
@@ -138,11 +138,11 @@ def _make(
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
 
-    async def search_transcripts(query: str, limit: int, context: ToolContext) -> list[dict[str, Any]]:
+    async def search_transcripts(query: str, limit: int, context: ToolContext) -> list[TranscriptMatch]:
         requester = SessionRef(context.agent_id, context.session_key)
         access = SessionAccess(runtime.config.current, runtime.stores.sessions, requester, context.caller)
         found = await search_sessions(runtime, access, query, limit, agents=[agent_id])
-        return [msgspec.to_builtins(match.hit) for match in found.matches]
+        return [msgspec.convert(match.hit, TranscriptMatch, from_attributes=True) for match in found.matches]
 
     notes = runtime.tools.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)

@@ -6,13 +6,13 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.memory.index import CURATED, AgentMemory, Hit, MemoryResults, folded, memory_root, shown_name, words
+from openclaw.memory.index import CURATED, AgentMemory, Fallback, Hit, folded, memory_root, shown_name, words
 from openclaw.path_opener import FileMissing, PathOpener
 from openclaw.tools.arguments import RecordTool, ToolArguments, required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, json_result
@@ -23,9 +23,18 @@ SNIPPET_CHARS = 700
 _REFUSED = "The memory belongs to the owner, and this is"
 
 
-Transcripts = Callable[[str, int, ToolContext], Awaitable[list[dict[str, Any]]]]
-"""Searches the sessions that the call may see; the number is the most results. A result has sessionId, entryId and
-snippet."""
+class TranscriptMatch(msgspec.Struct, frozen=True):
+    """A passage of an earlier session that fits a query."""
+
+    session_id: str
+    entry_id: str
+    role: str
+    timestamp: str
+    snippet: str
+
+
+Transcripts = Callable[[str, int, ToolContext], Awaitable[list[TranscriptMatch]]]
+"""Searches the sessions that the call may see; the number is the most results."""
 
 
 def memory_tools(
@@ -41,6 +50,42 @@ def memory_tools(
     sessions = transcripts if "sessions" in (settings.sources or ()) else None
     search = MemorySearchTool(notes, settings, citations, sessions)
     return [search, MemoryGetTool(workspace, settings.extra_paths)]
+
+
+class NotePassage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A passage of a note that fits a query."""
+
+    path: str
+    start_line: int
+    end_line: int
+    score: float
+    snippet: str
+    source: str
+    citation: str = ""
+
+
+class TranscriptPassage(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A passage of a transcript. Its location is an entry id, since line numbers mean nothing there."""
+
+    path: str
+    entry_id: str
+    role: str
+    timestamp: str
+    snippet: str
+    source: str
+    citation: str = ""
+
+
+class MemorySearchResult(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """The result of ``memory_search``, with the field names that all clients share."""
+
+    results: list[NotePassage | TranscriptPassage]
+    provider: str
+    model: str | None
+    mode: str
+    fallback: Fallback | None
+    waiting: int = 0
+    citations: str
 
 
 class MemorySearchArguments(ToolArguments):
@@ -80,7 +125,7 @@ class MemorySearchTool(RecordTool[MemorySearchArguments]):
             # The index holds all notes. A sub-agent gets other notes in place of the curated ones.
             found = await self._notes.search(query, limit if curated else MOST_RESULTS, least, context.pay)
             hits = [hit for hit in found.hits if curated or hit.name not in CURATED][:limit]
-            messages: list[dict[str, Any]] = []
+            messages: list[TranscriptMatch] = []
             if curated and self._transcripts is not None and limit > len(hits):
                 messages = await self._transcripts(query, limit - len(hits), context)
         except (OSError, sqlite3.Error) as error:
@@ -90,18 +135,20 @@ class MemorySearchTool(RecordTool[MemorySearchArguments]):
             *(result_of(hit, query, cite) for hit in hits),
             *(_transcript_result(found, cite) for found in messages),
         ]
-        return json_result({"results": results, **facts_of(found), "citations": self._citations})
+        shown = MemorySearchResult(
+            results=results,
+            provider=found.provider,
+            model=found.model,
+            mode=found.mode,
+            fallback=found.fallback,
+            waiting=found.waiting,
+            citations=self._citations,
+        )
+        return json_result(msgspec.to_builtins(shown))
 
 
 def _disabled(error: str, status: str) -> ToolResult:
     return json_result({"status": status, "results": [], "disabled": True, "error": error})
-
-
-def facts_of(results: MemoryResults) -> dict[str, Any]:
-    """How the results were found, with the field names that all clients share."""
-    facts: dict[str, Any] = {"provider": results.provider, "model": results.model, "mode": results.mode}
-    facts["fallback"] = msgspec.to_builtins(results.fallback)
-    return {**facts, "waiting": results.waiting} if results.waiting else facts
 
 
 class MemoryGetArguments(ToolArguments):
@@ -146,24 +193,21 @@ class MemoryGetTool(RecordTool[MemoryGetArguments]):
         return name, page
 
 
-def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
+def result_of(hit: Hit, query: str, cite: bool) -> NotePassage:
     where = f"{hit.name}#L{hit.first}" if hit.first == hit.last else f"{hit.name}#L{hit.first}-L{hit.last}"
-    passage = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
-    return {**passage, **_quoted(snippet_of(hit.text, query), "memory", where if cite else "")}
+    snippet = _quoted(snippet_of(hit.text, query), where if cite else "")
+    return NotePassage(hit.name, hit.first, hit.last, hit.score, snippet, "memory", where if cite else "")
 
 
-def _transcript_result(match: dict[str, Any], cite: bool) -> dict[str, Any]:
-    """A result from a transcript. Its location is an entry id, since line numbers mean nothing there."""
-    path = f"sessions/{match['sessionId']}.jsonl"
-    where = f"{path}#{match['entryId']}" if cite else ""
-    shown = {"path": path, "entryId": match["entryId"], "role": match.get("role"), "timestamp": match.get("timestamp")}
-    return {**shown, **_quoted(str(match["snippet"]), "sessions", where)}
+def _transcript_result(match: TranscriptMatch, cite: bool) -> TranscriptPassage:
+    path = f"sessions/{match.session_id}.jsonl"
+    where = f"{path}#{match.entry_id}" if cite else ""
+    snippet = _quoted(match.snippet, where)
+    return TranscriptPassage(path, match.entry_id, match.role, match.timestamp, snippet, "sessions", where)
 
 
-def _quoted(snippet: str, source: str, citation: str) -> dict[str, Any]:
-    if not citation:
-        return {"snippet": snippet, "source": source}
-    return {"snippet": f"{snippet}\n\nSource: {citation}", "source": source, "citation": citation}
+def _quoted(snippet: str, citation: str) -> str:
+    return f"{snippet}\n\nSource: {citation}" if citation else snippet
 
 
 def snippet_of(text: str, query: str) -> str:

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 import aiohttp
@@ -31,6 +31,7 @@ from openclaw.tools.base import ToolContext, ToolError, ToolResult, indented, js
 from openclaw.untrusted_text import disarmed, disarmed_name
 
 Mode = Literal["markdown", "text"]
+_Answer = TypeVar("_Answer")
 LEAST_CHARS = 100
 MOST_CACHED = 100
 LONGEST_URL = 4000
@@ -51,6 +52,36 @@ class _Read(NamedTuple):
     title: str
     extractor: str
     raw_length: int
+
+
+class ExternalContent(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Where a text from outside comes from."""
+
+    untrusted: bool
+    source: str
+    provider: str = ""
+    wrapped: bool
+
+
+class FetchedPage(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """The result of ``web_fetch``."""
+
+    url: str
+    final_url: str
+    status: int
+    content_type: str
+    title: str = ""
+    extract_mode: Mode
+    extractor: str
+    external_content: ExternalContent
+    truncated: bool
+    length: int
+    raw_length: int
+    wrapped_length: int
+    text: str
+    fetched_at: int = 0
+    took_ms: int | msgspec.UnsetType = msgspec.UNSET
+    cached: bool = False
 
 
 class WebFetchArguments(ToolArguments):
@@ -77,7 +108,7 @@ class WebFetchTool(RecordTool[WebFetchArguments]):
         self._settings = settings
         self._clock = clock
         self._public = public
-        self._cache = _RecentAnswers(clock)
+        self._cache = _RecentAnswers[FetchedPage](clock)
 
     async def execute(self, arguments: WebFetchArguments, context: ToolContext) -> ToolResult:
         settings = self._settings()
@@ -89,7 +120,7 @@ class WebFetchTool(RecordTool[WebFetchArguments]):
         most = max(LEAST_CHARS, min(most, settings.max_chars_cap))
         key = (urldefrag(url).url, mode, most)
         if (cached := self._cache.get(key)) is not None:
-            return json_result({**cached, "cached": True})
+            return json_result(msgspec.to_builtins(msgspec.structs.replace(cached, cached=True)))
         began = self._clock.monotonic()
         limits = FetchLimits(
             max_bytes=settings.max_response_bytes,
@@ -104,23 +135,24 @@ class WebFetchTool(RecordTool[WebFetchArguments]):
             raise ToolError(f"{disarmed_name(url)[:200]} was not fetched: {refused}") from None
         read = await asyncio.to_thread(_read, fetched, mode, settings.readability)
         took = int((self._clock.monotonic() - began) * 1000)
-        details = {**_details(url, fetched, read, mode, most), "fetchedAt": self._clock.now_ms(), "tookMs": took}
-        self._cache.keep(key, details, settings.cache_ttl_minutes)
-        return json_result(details)
+        page = _fetched_page(url, fetched, read, mode, most)
+        page.fetched_at, page.took_ms = self._clock.now_ms(), took
+        self._cache.keep(key, page, settings.cache_ttl_minutes)
+        return json_result(msgspec.to_builtins(page))
 
 
-class _RecentAnswers:
+class _RecentAnswers(Generic[_Answer]):
     """Answers that are given again for some minutes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: OrderedDict[tuple[Any, ...], tuple[float, dict[str, Any]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], tuple[float, _Answer]] = OrderedDict()
 
-    def get(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        until, answer = self._kept.get(key, (0.0, None))
-        return answer if until > self._clock.monotonic() else None
+    def get(self, key: tuple[Any, ...]) -> _Answer | None:
+        cached = self._kept.get(key)
+        return cached[1] if cached is not None and cached[0] > self._clock.monotonic() else None
 
-    def keep(self, key: tuple[Any, ...], answer: dict[str, Any], minutes: float) -> None:
+    def keep(self, key: tuple[Any, ...], answer: _Answer, minutes: float) -> None:
         if minutes > 0:
             self._kept.pop(key, None)
             self._kept[key] = (self._clock.monotonic() + minutes * 60.0, answer)
@@ -158,24 +190,24 @@ def _decoded(fetched: Fetched) -> str:
         return fetched.body.decode("utf-8", "replace")
 
 
-def _details(url: str, fetched: Fetched, read: _Read, mode: Mode, most: int) -> dict[str, Any]:
+def _fetched_page(url: str, fetched: Fetched, read: _Read, mode: Mode, most: int) -> FetchedPage:
     text = disarmed(read.text[:most])
     wrapped = wrap_untrusted(text, "Web Fetch")
-    return {
-        "url": disarmed_name(url),
-        "finalUrl": disarmed_name(fetched.url),
-        "status": fetched.status,
-        "contentType": disarmed_name(fetched.content_type)[:200],
-        **({"title": wrap_untrusted(disarmed_name(read.title), "Web Fetch", notice=False)} if read.title else {}),
-        "extractMode": mode,
-        "extractor": read.extractor,
-        "externalContent": {"untrusted": True, "source": "web_fetch", "wrapped": True},
-        "truncated": len(read.text) > most or fetched.cut,
-        "length": len(text),
-        "rawLength": read.raw_length,
-        "wrappedLength": len(wrapped),
-        "text": wrapped,
-    }
+    return FetchedPage(
+        url=disarmed_name(url),
+        final_url=disarmed_name(fetched.url),
+        status=fetched.status,
+        content_type=disarmed_name(fetched.content_type)[:200],
+        title=wrap_untrusted(disarmed_name(read.title), "Web Fetch", notice=False) if read.title else "",
+        extract_mode=mode,
+        extractor=read.extractor,
+        external_content=ExternalContent(untrusted=True, source="web_fetch", wrapped=True),
+        truncated=len(read.text) > most or fetched.cut,
+        length=len(text),
+        raw_length=read.raw_length,
+        wrapped_length=len(wrapped),
+        text=wrapped,
+    )
 
 
 def wrap_untrusted(text: str, source: str, *, notice: bool = True) -> str:
@@ -200,8 +232,25 @@ _RECENCY = {"pd": "day", "pw": "week", "pm": "month", "py": "year"}
 _RANGE = re.compile(r"\d{4}-\d\d-\d\dto\d{4}-\d\d-\d\d")
 _TAG = re.compile(r"</?(?:strong|b|em|i)>", re.IGNORECASE)
 
-SearchAnswer: TypeAlias = dict[str, Any]
-"""The answer of a service: ``results``, or ``content`` with ``citations``."""
+
+class SearchAnswer(msgspec.Struct, frozen=True):
+    """The answer of a service: ``results``, or ``content`` with ``citations``."""
+
+    results: list[dict[str, str]] | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    citations: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class SearchFacts(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """How a search was done."""
+
+    query: str
+    provider: str
+    model: str = ""
+    count: int | msgspec.UnsetType = msgspec.UNSET
+    took_ms: int
+    cached: bool = False
+    external_content: ExternalContent
 
 
 class SearchFailed(Exception):
@@ -254,7 +303,7 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
         self._environ = environ
         self._clock = clock
         self._brave_url = brave_url
-        self._cache = _RecentAnswers(clock)
+        self._cache = _RecentAnswers[SearchAnswer](clock)
 
     async def execute(self, arguments: WebSearchArguments, context: ToolContext) -> ToolResult:
         settings = self._settings()
@@ -267,17 +316,19 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
             return text_result(str(failed), {"status": "error", "error": failed.code, "message": str(failed)})
         if cached is None:
             self._cache.keep(key, answer, settings.cache_ttl_minutes)
-        facts: dict[str, Any] = {"query": disarmed_name(query.query), "provider": settings.provider}
-        if model := _model(settings):
-            facts["model"] = model
-        if "results" in answer:
-            facts["count"] = len(answer["results"])
-        facts["tookMs"] = int((self._clock.monotonic() - began) * 1000)
-        if cached is not None:
-            facts["cached"] = True
-        source = {"untrusted": True, "source": "web_search", "provider": settings.provider, "wrapped": True}
-        facts["externalContent"] = source
-        return text_result(f"{indented(facts)}\n\n{wrap_untrusted(_shown(answer), 'Web Search')}", {**facts, **answer})
+        facts = SearchFacts(
+            query=disarmed_name(query.query),
+            provider=settings.provider,
+            model=_model(settings),
+            count=len(answer.results) if answer.results is not msgspec.UNSET else msgspec.UNSET,
+            took_ms=int((self._clock.monotonic() - began) * 1000),
+            cached=cached is not None,
+            external_content=ExternalContent(
+                untrusted=True, source="web_search", provider=settings.provider, wrapped=True
+            ),
+        )
+        text = f"{indented(facts)}\n\n{wrap_untrusted(_shown(answer), 'Web Search')}"
+        return text_result(text, {**msgspec.to_builtins(facts), **msgspec.to_builtins(answer)})
 
     async def _ask(self, query: SearchQuery, settings: WebSearch) -> SearchAnswer:
         try:
@@ -317,7 +368,7 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
         headers = {"X-Subscription-Token": key}
         answer = await _json(self._brave_url, "brave", headers, params={k: v for k, v in params.items() if v})
         rows = _rows(_record(answer.get("web")).get("results"))
-        return {"results": [_row(row, row.get("description"), row.get("age")) for row in rows[: query.most]]}
+        return SearchAnswer([_row(row, row.get("description"), row.get("age")) for row in rows[: query.most]])
 
     async def _ask_perplexity(self, query: SearchQuery, settings: WebSearch) -> SearchAnswer:
         own = settings.perplexity
@@ -343,7 +394,7 @@ class WebSearchTool(RecordTool[WebSearchArguments]):
             raise SearchFailed("bad_answer", "perplexity answered without a text")
         listed: list[Any] = answer["citations"] if isinstance(answer.get("citations"), list) else []
         citations = [_field(citation) for citation in listed[:50] if isinstance(citation, str)]
-        return {"content": disarmed(content[:MOST_ANSWER_CHARS]), "citations": citations}
+        return SearchAnswer(content=disarmed(content[:MOST_ANSWER_CHARS]), citations=citations)
 
     async def _key(self, configured: str | SecretRef | None, path: str, *variables: str) -> str:
         try:
@@ -365,7 +416,7 @@ async def _ask_searxng(query: SearchQuery, settings: WebSearch) -> SearchAnswer:
         params["time_range"] = _RECENCY[query.freshness]
     answer = await _json(f"{base.rstrip('/')}/search", "searxng", {}, params=params)
     rows = _rows(answer.get("results"))
-    return {"results": [_row(row, row.get("content"), row.get("publishedDate")) for row in rows[: query.most]]}
+    return SearchAnswer([_row(row, row.get("content"), row.get("publishedDate")) for row in rows[: query.most]])
 
 
 def _read_query(arguments: WebSearchArguments, settings: WebSearch) -> SearchQuery:
@@ -454,11 +505,11 @@ def _field(value: Any) -> str:
 
 
 def _shown(answer: SearchAnswer) -> str:
-    if "content" in answer:
-        sources = "\n".join(f"{number}. {url}" for number, url in enumerate(answer["citations"], 1))
-        return f"{answer['content']}\n\nSources:\n{sources}" if sources else str(answer["content"])
+    if answer.content is not msgspec.UNSET:
+        sources = "\n".join(f"{number}. {url}" for number, url in enumerate(answer.citations or (), 1))
+        return f"{answer.content}\n\nSources:\n{sources}" if sources else answer.content
     shown: list[str] = []
-    for number, row in enumerate(answer["results"], 1):
+    for number, row in enumerate(answer.results or (), 1):
         lines = [f"{number}. {row['title']}", *(row.get(name) for name in ("url", "published", "description"))]
         shown.append("\n".join(line for line in lines if line))
     return "\n\n".join(shown) or "(no results)"

@@ -13,11 +13,11 @@ from openclaw.agent.spend.budget import BilledEmbeddings, embeddings_of_agent
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.frames import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, OpenObject
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.index import MOST_VECTORS, AgentMemory, Fallback, memory_files, vectors_of
 from openclaw.protocol.result import Result
-from openclaw.tools.memory import MOST_RESULTS, result_of
+from openclaw.tools.memory import MOST_RESULTS, NotePassage, result_of
 
 methods = MethodTable()
 
@@ -153,7 +153,7 @@ class MemorySearchParams(Params):
 
 class MemoryMatches(Result):
     agent_id: str
-    results: list[OpenObject]
+    results: list[NotePassage]
     """Passages, as the tool ``memory_search`` returns them."""
     provider: str
     model: str | None
