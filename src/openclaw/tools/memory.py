@@ -173,7 +173,7 @@ class MemoryGetTool(RecordTool[MemoryGetArguments]):
             raise ToolError(f"{_REFUSED} {context.caller.described}.")
         curated = context.caller.may("curated memory")
         name, page = await asyncio.to_thread(self._read, path, arguments.first, arguments.lines, curated)
-        result: dict[str, Any] = {"path": name, "text": page.text}
+        result: dict[str, object] = {"path": name, "text": page.text}
         if page.cut_by:
             result |= {"nextFrom": page.last + 1, "totalLines": page.total_lines}
         return json_result(result)
