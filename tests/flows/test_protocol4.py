@@ -308,3 +308,13 @@ async def test_a_device_may_sign_its_platform(gateway: InProcessGateway, protoco
     assert (await connect("server"))["ok"]
     refused = await connect("phone")
     assert refused["error"]["message"] == "device signature invalid"
+
+
+async def test_a_connection_may_follow_a_bounded_number_of_sessions(gateway: InProcessGateway) -> None:
+    async with newer(gateway) as client:
+        for number in range(256):
+            await client.call("sessions.messages.subscribe", {"key": f"s{number}"})
+        with pytest.raises(RequestFailed, match="may subscribe to 256 sessions"):
+            await client.call("sessions.messages.subscribe", {"key": "one-more"})
+        await client.call("sessions.messages.unsubscribe", {"key": "s1"})
+        assert (await client.call("sessions.messages.subscribe", {"key": "one-more"}))["subscribed"]

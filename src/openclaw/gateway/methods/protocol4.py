@@ -103,6 +103,8 @@ class MessagesSubscribe(Params):
 async def subscribe_messages(call: MethodCall, params: MessagesSubscribe) -> MessagesSubscribed:
     """Send this connection ``session.message`` for every message that the session stores."""
     target = call.gateway.directory.target(params.key, params.agent_id)
+    if call.gateway.subscriptions.sessions_of(call.client.conn_id) >= MOST_SUBSCRIPTIONS:
+        raise MethodError(f"a connection may subscribe to {MOST_SUBSCRIPTIONS} sessions; unsubscribe from one first")
     await call.gateway.subscriptions.follow_messages(call.client.conn_id, target)
     result = MessagesSubscribed(True, shown_key(target.key))
     if params.include_approvals:

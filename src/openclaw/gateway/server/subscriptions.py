@@ -70,6 +70,10 @@ class SessionSubscriptions:
         if not connections:
             self._forget(session.key)
 
+    def sessions_of(self, conn_id: str) -> int:
+        """Return how many sessions the connection follows."""
+        return sum(conn_id in connections for connections in self._messages.values())
+
     def client_left(self, conn_id: str) -> None:
         self._lists.discard(conn_id)
         for key in [key for key, connections in self._messages.items() if conn_id in connections]:
