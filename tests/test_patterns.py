@@ -61,6 +61,8 @@ MADE_AT_RUN_TIME = {
     ("models/errors.py", "pattern"): "iterates over a tuple of constants in this file",
     ("storage/files/ledger_db.py", "pattern"): "iterates over constants, for sentences of our own ledger",
     ("models/errors.py", "'|'.join((f'(?:{pattern})' for pattern in patterns))"): "constants of this file",
+    ("tools/match_lines.py", "request['pattern']"): "in a process of its own, which ends after search.TIMEOUT_S",
+    ("tools/search.py", "translate(_plain_glob(piece))"): "fnmatch's linear expressions, for one name of a path",
     ("tools/policy.py", "'.*'.join(map(re.escape, entry.split('*')))"): "an owner's tool names, for a tool's name",
     (
         "agent/session_access.py",

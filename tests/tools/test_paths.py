@@ -36,6 +36,7 @@ BY_MESSENGER = "the workspace's opener; tests/flows/test_message_tool.py tries i
 BY_BROWSER = "the workspace's opener; tests/tools/browser/test_pages.py tries it"
 RULES = {
     "read": {"path": OPENER, "pages": NO_PATH},
+    "search": {"path": OPENER, "pattern": NO_PATH, "glob": NO_PATH, "mode": NO_PATH},
     "write": {"path": OPENER, "content": NO_PATH},
     "edit": {"path": OPENER, "oldText": NO_PATH, "newText": NO_PATH},
     "memory_get": {"path": OPENER},
@@ -81,6 +82,7 @@ RULES = {
 }
 CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
     "read": lambda path: {"path": path},
+    "search": lambda path: {"path": path, "pattern": "x"},
     "write": lambda path: {"path": path, "content": "ours"},
     "edit": lambda path: {"path": path, "oldText": "inside", "newText": "inside."},
     "memory_get": lambda path: {"path": path},

@@ -26,7 +26,7 @@ _NAMES: dict[Kind, str] = {
     "notebook": "a Jupyter notebook",
 }
 _OFFICE: dict[str, Kind] = {".docx": "docx", ".docm": "docx", ".xlsx": "xlsx", ".xlsm": "xlsx"}
-_RANGE = re.compile(r"\s*(\d{1,6})\s*(-?)\s*(\d{0,6})\s*")
+_RANGE = re.compile(r"(\d{1,6})(-?)(\d{0,6})")
 
 
 class PdfPage(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def document_kind(path: str, head: bytes) -> Kind | None:
 
 def page_range(pages: str) -> tuple[int, int]:
     """Read ``3``, ``2-5`` or ``8-`` as first and last page; 0 stands for the end. Raises ``ToolError``."""
-    match = _RANGE.fullmatch(pages)
+    match = _RANGE.fullmatch("".join(pages.split()))
     first, dash, last = match.groups() if match else ("", "", "")
     start = int(first or 0)
     end = int(last) if last else 0 if dash else start
