@@ -100,7 +100,9 @@ def test_a_file_that_is_broken_already_is_told_so(cli: Cli, config: Path) -> Non
 
 
 def test_changes_are_told_in_json(cli: Cli, config: Path) -> None:
-    told = json.loads(cli("config", "set", "gateway.prot", "1", "--json").stdout)
+    refused = cli("config", "set", "gateway.prot", "1")
+    assert refused.returncode == 1 and "--force" in refused.stderr and 'did you mean "port"' in refused.stderr
+    told = json.loads(cli("config", "set", "gateway.prot", "1", "--force", "--json").stdout)
     assert (told["ok"], told["path"], told["configPath"]) == (True, "gateway.prot", str(config))
     assert "unknown key" in told["warnings"][0]
     assert json.loads(cli("config", "unset", "gateway.prot", "--json").stdout)["ok"] is True
@@ -188,14 +190,14 @@ def test_a_value_that_promises_safety_is_told_everywhere_and_stops_the_start(cli
     assert cli("config", "validate").returncode == 0
 
 
-def test_agents_that_only_a_newer_version_reads_stop_the_start(cli: Cli, config: Path) -> None:
-    entries = "agents: { entries: { main: { tools: { deny: ['exec'] }, sandbox: { mode: 'all' } } } },"
+def test_a_safety_setting_that_nothing_reads_stops_the_start(cli: Cli, config: Path) -> None:
+    entries = "agents: { entries: { main: { denyTools: ['exec'] } } },"
     config.write_text(COMMENTED.replace('agents: { list: [{ id: "main", default: true }] },', entries))
     started = cli("gateway", "run", "--port", "0")
     assert started.returncode == 1 and "Traceback" not in started.stderr
-    assert "agents.entries" in started.stderr and "agents.list" in started.stderr
+    assert "agents.entries.main.denyTools" in started.stderr
     report = json.loads(cli("config", "validate", "--json").stdout)
-    assert not report["valid"] and report["refusals"][0]["path"] == "agents.entries"
+    assert not report["valid"] and report["refusals"][0]["path"] == "agents.entries.main.denyTools"
     assert cli("config", "validate").returncode == 1
     diagnosed = cli("doctor")
     assert diagnosed.returncode == 1 and "agents.entries" in diagnosed.stdout

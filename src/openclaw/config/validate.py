@@ -134,6 +134,10 @@ class ConfigInvalid(ConfigError):
         self.issues = issues
 
 
+class UnknownKey(ConfigInvalid):
+    """The change would add a key that nothing reads."""
+
+
 def checked(value: Any, shape: Shape, path: KeyPath, report: Report) -> Any:
     """Returns the value without what is wrong in it; UNSET when nothing is left."""
     if isinstance(value, dict) and shape.record:
