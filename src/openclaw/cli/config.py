@@ -135,13 +135,13 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
     """
     from openclaw.config.keypath import KeyPathError, overlaps
     from openclaw.config.store import ConfigStore, changed_paths, reload_action
-    from openclaw.config.validate import ConfigError, ConfigInvalid, UnknownKey
+    from openclaw.config.validate import ConfigError, ConfigInvalid, UnknownConfigKey
 
     try:
         store = ConfigStore(paths.config_path())
         before = store.load_or_create()
         after = change(store)
-    except UnknownKey as error:
+    except UnknownConfigKey as error:
         lines = [f"  {issue}" for issue in error.issues]
         raise UserError("\n".join(["Not changed: nothing reads this key; --force sets it", *lines])) from error
     except ConfigInvalid as error:

@@ -32,7 +32,7 @@ from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, par
 from openclaw.config.load import Snapshot, parse_config, parse_source, read_config
 from openclaw.config.schema import Config
 from openclaw.config.secrets import known_secrets, restored
-from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid, Issue, UnknownKey
+from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid, Issue, UnknownConfigKey
 from openclaw.paths import make_private_dir
 
 log = logging.getLogger("openclaw.config")
@@ -346,7 +346,7 @@ class ConfigStore:
             if not even_if_refused and (made := added(before.refusals, after.refusals)):
                 raise ConfigInvalid(made)
             if not even_if_unknown and (made := added(before.unknown, after.unknown)):
-                raise UnknownKey(made)
+                raise UnknownConfigKey(made)
             if text != before.raw:
                 keep_backups(self.path)
                 write_private(self.path, text)

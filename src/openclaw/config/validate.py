@@ -134,7 +134,7 @@ class ConfigInvalid(ConfigError):
         self.issues = issues
 
 
-class UnknownKey(ConfigInvalid):
+class UnknownConfigKey(ConfigInvalid):
     """The change would add a key that nothing reads."""
 
 
