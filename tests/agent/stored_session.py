@@ -112,7 +112,7 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         compacting=CompactionsUnderWay(),
         lines=PromptLines(),
     )
-    unused = ("processes", "memories", "approvals", "approval_rules", "nodes", "mcp")
+    unused = ("processes", "memories", "questions", "approval_rules", "nodes", "mcp")
     tools = ToolParts(
         added=AddedTools(), wakeups=Wakeups(), **{name: cast(Any, parts.pop(name, None)) for name in unused}
     )

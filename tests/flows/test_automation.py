@@ -142,15 +142,15 @@ async def test_the_command_line_schedules_lists_and_removes(gateway: InProcessGa
     assert event.returncode == 0 and gateway.gateway.runtime.notes.peek("agent:main:main") == ["hello"]
 
 
-async def test_the_end_of_a_command_begins_a_turn_with_no_more_rights_than_the_turn_that_began_it(
+async def test_what_follows_an_approved_command_has_no_more_rights_than_the_turn_that_asked_for_it(
     tmp_path: Path, models: ModelServer
 ) -> None:
-    """A group has the main session run a command. What the main session does at its end, the group still caused."""
+    """A group has the main session run a command. What the main session does after it, the group still caused."""
     job = {"schedule": {"kind": "every", "everyMs": 60_000}, "payload": {"kind": "systemEvent", "text": "obey"}}
     steps = {
         "tell the owner": Call("sessions_send", {"sessionKey": "main", "message": "look there", "timeoutSeconds": 0}),
         "look there": Call("exec", {"command": "echo seen"}),
-        "Exec finished": Call("cron", {"action": "add", "job": {**job, "sessionTarget": "main"}}),
+        "seen": Call("cron", {"action": "add", "job": {**job, "sessionTarget": "main"}}),
     }
 
     def answer(asked: Recorded) -> Reply:

@@ -121,7 +121,7 @@ async def test_an_edit_while_the_gateway_runs_loses_no_conversation(gateway: InP
 async def test_unknown_fields_survive_new_and_the_daily_reset(tmp_path: Path, models: ModelServer) -> None:
     clock = MovableClock()
     gateway = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key), clock=clock)
-    fields = {"myNote": {"colour": "blue"}, "pinnedAt": 3}
+    fields = {"myNote": {"colour": "blue"}, "starredAt": 3}
     stored.put_sessions(gateway, {GOOD: {"sessionId": "s1", "updatedAt": clock.now_ms(), **fields}})
     async with gateway, gateway.client() as client:
 

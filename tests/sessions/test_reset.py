@@ -383,7 +383,7 @@ def test_a_rotation_keeps_the_chat_and_clears_the_session() -> None:
 
 
 def test_unknown_fields_survive_every_new_session_and_every_way_back() -> None:
-    unknown = {"myNote": {"deep": [1, None]}, "pinnedAt": 3, "": "x"}
+    unknown = {"myNote": {"deep": [1, None]}, "starredAt": 3, "": "x"}
     new = rotated_entry(entry_with(sessionId="old", updatedAt=1, **unknown), AFTER, "daily")
     assert {name: dict(new)[name] for name in unknown} == unknown
     back = resumed_entry(new, previous_sessions(new)[0], AFTER)

@@ -53,6 +53,8 @@ APPROVALS = [
     *("exec.approval.request", "exec.approval.resolve", "exec.approval.list", "question.list", "question.answer"),
     *("plugin.approval.list", "openclaw.approval.list"),
 ]
+BUNDLED_BINS = ["curl", "df", "git", "openclaw", "ps", "python3", "sha256sum", "sqlite3", "tar"]
+"""The programs that the bundled skills run."""
 NODE = ["node.invoke.result", "node.event", "skills.bins"]
 
 
@@ -161,7 +163,7 @@ async def test_a_parameter_that_does_more_than_its_method_needs_more(running: Ru
 
 async def test_a_node_may_call_its_three_methods_and_no_other(running: Running) -> None:
     async with running.client(role="node", scopes=SCOPES) as socket:
-        assert (await socket.call("skills.bins"))["payload"] == {"bins": ["curl", "openclaw"]}
+        assert (await socket.call("skills.bins"))["payload"] == {"bins": BUNDLED_BINS}
         assert (await socket.call("health"))["error"]["message"] == "unauthorized role: node"
         told = await socket.call("node.event", {"event": "exec.finished", "payload": {}})
         assert told["error"]["message"] == "device identity required", "without a device it is nobody's node"

@@ -74,14 +74,14 @@ async def test_what_is_not_valid_is_refused_with_its_issues(running: Running, ra
     assert Path(running.gateway.runtime.config.path).read_text() == before
 
 
-NEWER_AGENTS = {"main": {"tools": {"deny": ["exec"]}, "sandbox": {"mode": "all"}}, "work": {"workspace": "~/work"}}
+NEWER_AGENTS = {"work": {"tools": {"exec": {"guard": {"rules": [{"askFirst": True}]}}}}}
 
 
 @pytest.mark.parametrize("method", ["config.set", "config.patch", "config.apply"])
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"agents": {"entries": NEWER_AGENTS}}, "agents.entries"),
+        ({"agents": {"entries": NEWER_AGENTS}}, "agents.entries.work.tools.exec.guard"),
         ({"tools": {"exec": {"guard": {"rules": [{"askFirst": True}]}}}}, "tools.exec.guard"),
         ({"channels": {"telegram": {"dm_policy": "pairing"}}}, "channels.telegram.dm_policy"),
     ],

@@ -306,7 +306,7 @@ def _picture(name: str, body: bytes) -> Asset:
 
 CONFIG_FILE = "/control-ui-config.json"
 MOST_SCRIPTS = 20
-_INLINE_SCRIPT = re.compile(r"<script(?![^>]*\bsrc=)[^>]*>(.*?)</script>", re.DOTALL)
+_SCRIPT = re.compile(r"<script([^>]{0,500})>(.*?)</script>", re.DOTALL)
 
 
 def external_asset(root: str, path: str, base: str) -> Asset | None:
@@ -333,8 +333,8 @@ def external_asset(root: str, path: str, base: str) -> Asset | None:
     head, tag, rest = text.partition("</head>")
     page = f"{head}<script>{script}</script>{tag}{rest}" if tag else f"<script>{script}</script>{text}"
     # The scripts that the build has in its own index are as trusted as its files.
-    scripts = _INLINE_SCRIPT.findall(page)[:MOST_SCRIPTS]
-    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    scripts = [text for attributes, text in _SCRIPT.findall(page) if "src=" not in attributes][:MOST_SCRIPTS]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     return asset_of(INDEX, page.encode(), script_hashes=tuple(digests))
 
 
