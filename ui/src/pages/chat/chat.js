@@ -1,5 +1,5 @@
 // Chat: one conversation, live.
-import { html, useEffect, useMemo, useRef, useState } from "../../core/dom.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/dom.js";
 import { agentOf, agents, currentAgent, mainSession, rowOf, setOpened, titleOf } from "../../core/conversations.js";
 import { approvals } from "../../core/approvals.js";
 import { dateTime } from "../../core/format.js";
@@ -39,8 +39,9 @@ export function Chat() {
   const conversation = useConversation(sessionKey);
   const [text, setText] = useState(() => draft(sessionKey));
   const input = useRef(null);
+  // Before the next key is heard: a later effect would put the draft over what was typed meanwhile.
+  useLayoutEffect(() => setText(draft(sessionKey)), [sessionKey]);
   useEffect(() => {
-    setText(draft(sessionKey));
     if (route.value.query.session) change({ sessionKey });
     else go("chat", { session: sessionKey }, { replace: true });
     if (matchMedia("(hover: hover)").matches) input.current?.focus();

@@ -119,7 +119,7 @@ export function Composer({ conversation, text, setText, inputRef, busy }) {
   const palette = usePalette(text, data?.commands || []);
   const editing = conversation.editing.value;
 
-  useEffect(() => setFiles([]), [sessionKey]);
+  useLayoutEffect(() => setFiles([]), [sessionKey]);
   useEffect(() => {
     if (!conversation.editing.value) draft(sessionKey, text);
   }, [text]);
