@@ -48,6 +48,11 @@ Attempt: TypeAlias = tuple[dict[str, Any], frozenset[Who]]
 FILES = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "HEARTBEAT.md", "MEMORY.md", "memory/day.md")
 SKILL = "skills/mine/SKILL.md"
 
+
+def patch(*lines: str) -> str:
+    return "\n".join(("*** Begin Patch", f"*** {lines[0]}", *lines[1:], "*** End Patch"))
+
+
 RULES: dict[str, Mapping[str, Attempt] | str] = {
     "read": {
         "the workspace": ({"path": "plain.txt"}, EVERYBODY),
@@ -69,6 +74,26 @@ RULES: dict[str, Mapping[str, Attempt] | str] = {
         "the workspace": ({"path": "plain.txt", "oldText": SECRET, "newText": f"again {SECRET}"}, EVERYBODY),
         **{name: ({"path": name, "oldText": SECRET, "newText": f"again {SECRET}"}, NOTES) for name in (*FILES, SKILL)},
     },
+    "apply_patch": {
+        "the workspace": ({"input": patch("Add File: patched.txt", "+x")}, EVERYBODY),
+        **{
+            name: ({"input": patch(f"Update File: {name}", "@@", "+again")}, NOTES)
+            for name in ("MEMORY.md", "memory/day.md", SKILL)
+        },
+        "a new note": ({"input": patch("Add File: memory/patched.md", "+x")}, NOTES),
+        "a new skill": ({"input": patch("Add File: skills/patched/SKILL.md", "+x")}, NOTES),
+        "a move into the notes": ({"input": patch("Update File: moved.txt", "*** Move to: memory/in.md")}, NOTES),
+        "a move out of the notes": ({"input": patch("Update File: memory/out.md", "*** Move to: out.txt")}, NOTES),
+    },
+    "search": {
+        "the workspace": ({"pattern": SECRET, "path": "plain.txt"}, EVERYBODY),
+        "curated memory": ({"pattern": SECRET, "glob": "MEMORY.md"}, NOTES),
+        "curated memory by its name": ({"pattern": SECRET, "path": "MEMORY.md"}, NOTES),
+        "notes": ({"pattern": SECRET, "path": "memory"}, NOTES),
+        "notes through a link": ({"pattern": SECRET, "path": "link.md"}, NOTES),
+        "a transcript": ({"pattern": SECRET, "path": "../agents/main/sessions"}, NOTES),
+        "another agent's workspace": ({"pattern": SECRET, "path": "../workspace-other"}, NOTES),
+    },
     "memory_get": {
         "curated memory": ({"path": "MEMORY.md"}, OWNER),
         "notes": ({"path": "memory/day.md"}, NOTES),
@@ -87,6 +112,7 @@ RULES: dict[str, Mapping[str, Attempt] | str] = {
     "nodes": "tried with a node in tests/tools/test_nodes.py",
     "message": {"a note as a file": ({"action": "send", "message": "see", "path": "MEMORY.md"}, frozenset({"owner"}))},
     "sessions_spawn": "the child's run is as trusted as its parent's: see the sub-agents in this table",
+    "ask_user": "asks whoever wrote and people with the right to approve; reads nothing",
     "plan": "changes the plan of its own session only",
     "agents_list": "names the agents that the configuration allows the session to use",
     "exec": "runs what the rules of commands allow; a sandbox keeps it from files (docs/security.md)",
@@ -149,6 +175,7 @@ class Trier(ScriptedModel):
 PROOFS = {
     "sessions_list": [CHAT_SECRET],
     "sessions_search": [CHAT_SECRET],
+    "search": [SECRET],
     "cron": ["owner's job"],
     "memory_search": [f"{SECRET} in", CHAT_SECRET],
 }
@@ -164,7 +191,15 @@ def refused(result: ToolResultMessage) -> bool:
 
 def furnish(state: Path) -> None:
     workspace = state / "workspace"
-    for name in (*FILES, SKILL, "plain.txt", "../agents/main/sessions/owner.jsonl", "../workspace-other/AGENTS.md"):
+    for name in (
+        *FILES,
+        SKILL,
+        "plain.txt",
+        "moved.txt",
+        "memory/out.md",
+        "../agents/main/sessions/owner.jsonl",
+        "../workspace-other/AGENTS.md",
+    ):
         path = workspace / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"---\nname: mine\ndescription: mine\n---\n{SECRET} in {name}\n")

@@ -103,10 +103,19 @@ async def test_an_unknown_level_in_a_message_is_reported_beside_the_answer(
     assert "hola onírico" in json.dumps(models.requests[0].body["messages"], ensure_ascii=False)
 
 
-async def test_an_unknown_command_goes_to_the_model_as_text(gateway: InProcessGateway, models: ModelServer) -> None:
+async def test_an_unknown_command_goes_to_the_model_only_behind_two_slashes(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
     async with gateway.client() as client:
-        await client.chat("/frobnicate now")
-    assert "/frobnicate now" in json.dumps(models.requests[0].body["messages"])
+        told = await said(client, "/frobnicate now")
+        assert told.startswith("Unknown command /frobnicate.")
+        assert told.endswith("begin with two slashes: //frobnicate")
+        assert not models.requests
+        await client.chat("//frobnicate now")
+    (request,) = models.requests
+    sent = json.dumps(request.body["messages"])
+    assert "/frobnicate now" in sent
+    assert "//frobnicate" not in sent
 
 
 async def test_new_begins_again_and_resume_brings_the_old_session_back(

@@ -354,23 +354,25 @@ async def test_a_question_about_a_command_is_put_where_the_message_came_from(
     rules = {"allowFrom": [ANN, BOB], "groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
     async with start(more, **rules) as gateway, gateway.client() as client:
         await signal.deliver(in_group(signal, f"please {run}", sender=BOB, name="Bob"))
-        sent = await signal.called("send", 2)
-        question = next(call for call in sent if "May I run this command?" in call["message"])
+        (question,) = await signal.called("send")
+        assert "May I run this command?" in question["message"]
         assert question["groupId"] == GROUP
         asked = (await client.event(lambda event, payload: event == "exec.approval.requested"))["payload"]
         slug = asked["id"][:8]
-        # Only an owner may answer; anyone else is met with silence.
+        # Only an owner may answer; anyone else is met with silence. What else the group says waits its turn.
         await signal.deliver(in_group(signal, f"/approve {slug} allow-once", sender=BOB, name="Bob"))
         await signal.deliver(in_group(signal, "still there? [[reply:yes]]", sender=BOB, name="Bob"))
-        assert (await signal.called("send", 3))[2]["message"] == "yes"
+        await signal.say("and you? [[reply:I wait for Ann]]", sender=BOB, name="Bob")
+        assert (await signal.called("send", 2))[1]["message"] == "I wait for Ann"
+        assert [one["id"] for one in (await client.call("question.list", {}))["questions"]] == [asked["id"]]
         assert not (tmp_path / "state" / "workspace" / "made.txt").exists()
-        models.reply("done as you wished")
         await signal.say(f"/approve {slug} once", sender=ANN, name="Ann")
-        sent = await signal.called("send", 5)
+        sent = (await signal.called("send", 5))[2:]
         answer = next(call for call in sent if "allowed once" in call["message"])
         assert answer["recipient"] == [ANN]
-        outcome = next(call for call in sent if call["message"] == "done as you wished")
-        assert outcome["groupId"] == GROUP
+        outcome, later = (call for call in sent if call is not answer)
+        assert (outcome["groupId"], outcome["message"]) == (GROUP, "asked")
+        assert (later["groupId"], later["message"]) == (GROUP, "yes")
         assert (tmp_path / "state" / "workspace" / "made.txt").exists()
 
 
