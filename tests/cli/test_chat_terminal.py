@@ -232,15 +232,15 @@ async def test_a_reopened_chat_shows_failures_and_no_prompt_that_nobody_wrote(
     gateway: InProcessGateway, models: ModelServer, folder: Path
 ) -> None:
     # A malformed request is tried once more in a plainer form.
-    models.queue(*(Reply(status=400, message="no such thing") for _ in range(2)), Reply(text="a fresh start"))
+    models.queue(*(Reply(status=400, message="nonsense") for _ in range(2)), Reply(text="a fresh start"))
     async with Tmux(folder, gateway.env, "chat") as terminal:
         await terminal.shows(idle=True)
         await terminal.type("will fail")
         await terminal.press("Enter")
-        await terminal.shows("no such thing", idle=True)
+        await terminal.shows("nonsense", idle=True)
         await models.wait_until_idle()
     async with Tmux(folder, gateway.env, "chat") as terminal:
-        await terminal.shows("› will fail", "no such thing", idle=True)
+        await terminal.shows("› will fail", "nonsense", idle=True)
         await terminal.type("/new")
         await terminal.press("Enter")
         screen = await terminal.shows("› /new", "a fresh start", idle=True)

@@ -122,7 +122,7 @@ def test_the_last_heartbeat_is_told(cli: Cli, gateway: FakeGateway) -> None:
     [
         (
             {"status": "skipped", "reason": "no-target", "preview": "Tea"},
-            "kept in the conversation; there is no chat channel",
+            "kept in the conversation; no chat channel to send it to",
         ),
         ({"status": "skipped", "reason": "empty-heartbeat-file"}, "HEARTBEAT.md asks for nothing"),
         ({"status": "ok-token", "reason": "interval"}, "nothing needed you"),

@@ -57,7 +57,7 @@ def test_unknown_command_names_the_nearest_one(cli: Cli, typed: str, meant: str)
     ("typed", "meant"),
     [
         ("start", "`openclaw gateway start`"),
-        ("export", "`openclaw sessions export`"),
+        ("answer", "`openclaw questions answer`"),
         ("restore", "`openclaw backup restore`"),
     ],
 )

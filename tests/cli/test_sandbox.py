@@ -36,11 +36,11 @@ def test_explain_says_whether_a_session_is_sandboxed_and_what_keeps_it_from_runn
     assert code == 0 and "runs on this machine directly (mode non-main)" in text
     code, text = said(capsys, "explain", "--session", "agent:main:work")
     assert code == 1 and "It runs in a sandbox (mode non-main; backend bubblewrap, scope agent)." in text
-    assert "Its runs are refused:" in text and "tools: read, write" in text
+    assert "Its runs are refused:" in text and "tools: read, search, write" in text
     code, text = said(capsys, "explain", "--session", "agent:main:work", "--json")
     shown = json.loads(text)
     assert shown["sandbox"]["sessionIsSandboxed"] and "bridge" in shown["sandbox"]["problem"]
-    assert shown["sandbox"]["tools"]["offered"][:2] == ["read", "write"]
+    assert shown["sandbox"]["tools"]["offered"][:3] == ["read", "search", "write"]
     assert not (state / "sandboxes").exists()
 
 

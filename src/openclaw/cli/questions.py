@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
 
 from openclaw.cli.command import EXIT_QUESTION, Flag, Group, UserError, query
 from openclaw.cli.terminal import note
@@ -13,12 +12,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, Literal
 
     from openclaw.cli.client import GatewayClient
 
-Answers = Literal["ask", "yes", "no"]
-"""How the questions of a run are answered: by a person, or always allowed or denied."""
+    Answers = Literal["ask", "yes", "no"]
+    """How the questions of a run are answered: by a person, or always allowed or denied."""
 SLUG = 8
 
 
