@@ -50,6 +50,24 @@ async def test_a_new_chat_is_named_by_its_first_message_and_renamed_pinned_and_a
     await expect(tab.page.get_by_role("heading", name="Pinned")).to_be_visible()
 
 
+async def test_what_is_typed_at_once_into_a_new_chat_stays(tab: Tab) -> None:
+    await begin(tab, "Plan the garden", "With beans.")
+    # Types as soon as the new chat is drawn in the document, before the browser paints it.
+    await tab.page.evaluate(
+        """async () => {
+          [...document.querySelectorAll("button")].find((one) => one.textContent === "New chat").click();
+          for (let turn = 0; turn < 20; turn++) await null;
+          const box = document.querySelector("textarea[aria-label=Message]");
+          box.value = "Typed at once";
+          box.dispatchEvent(new Event("input", { bubbles: true }));
+        }"""
+    )
+    await expect(tab.page.get_by_role("heading", name=re.compile("What can"))).to_be_visible()
+    await expect(tab.box).to_have_value("Typed at once")
+    await tab.button("Send").click()
+    await tab.sees("Typed at once")
+
+
 async def test_a_deletion_can_be_undone_and_then_happens(tab: Tab) -> None:
     await begin(tab, "For a moment", "Gone soon.")
     await choose(tab, "For a moment", "Delete")
