@@ -32,6 +32,7 @@ from openclaw.runs.queue_settings import QueueSettings
 from openclaw.storage.disk_errors import UNKNOWN_TRIES, StorageError
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.message_ledger import END_STATES, Accept, JobRow, Ledger, LedgerRow, MessageBody
+from openclaw.storage.questions import Question
 from openclaw.teamwork.send import Jobs
 from tests.support.clock import HastyClock
 from tests.support.gateway import RequestFailed, model_config, text_of
@@ -41,7 +42,7 @@ from tests.support.model_server import ModelServer
 from tests.support.postgres import new_schema, postgres_server
 from tests.support.scripted_model import ScriptedModel
 
-Rule: TypeAlias = Literal["tried again", "refused", "left out", "question", "job"]
+Rule: TypeAlias = Literal["tried again", "refused", "left out", "question", "job", "approval"]
 RULES: dict[str, Rule] = {
     # The sender learns that the message was not stored, and sends it again.
     **dict.fromkeys(("accept", "post", "hold", "seen"), "refused"),
@@ -57,10 +58,15 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("prune", "update_held", "outbox_depth", "outbox_parts", "outbox_retry", "close"), "question"),
     # A message of a group is not accepted then, and comes again. Nobody writes in a group here.
     **dict.fromkeys(("add_pending", "pending"), "question"),
+    # The end of a question that another end came before is looked up.
+    "question": "question",
+    # A call that needs a person's answer may fail of it, and what was allowed never begins twice.
+    **dict.fromkeys(("question_open", "question_end", "question_act", "question_acted", "questions"), "approval"),
     # Jobs have ends of their own.
     **dict.fromkeys(("job", "jobs", "job_put"), "job"),
 }
-LIFE = [name for name, rule in RULES.items() if rule not in ("question", "job")]
+LIFE = [name for name, rule in RULES.items() if rule not in ("question", "job", "approval")]
+APPROVAL = [name for name, rule in RULES.items() if rule == "approval"]
 KEY = "agent:main:main"
 
 
@@ -130,7 +136,9 @@ class WillingModel(ScriptedModel):
             self.holds += 1
             await self.go_on.wait()
         calls = [ToolCall(id=f"c{len(request.messages)}", name="read", arguments={"path": "a.txt"})]
-        asked = calls if "look" in user_text(last) and not looked else []
+        if "run" in user_text(last):
+            calls = [ToolCall(id="c1", name="exec", arguments={"command": "echo ran >> ran.txt"})]
+        asked = calls if {"look", "run"} & {*user_text(last).split()} and not looked else []
         on_event(Text("done"))
         return AssistantMessage(
             content=[TextBlock(text="done"), *asked],
@@ -171,6 +179,7 @@ class Life:
             await _until_done(lambda: gateway.cluster.find_unfinished(gateway.runs, after_orderly_stop=False))
             await _until_done(lambda: gateway.cluster.start("ws://127.0.0.1:9"))
             await gateway.pipeline.recover()
+            await _until_done(gateway.runtime.tools.questions.load)
             gateway.runs.start_unfinished()
             await gateway.channel_services.start()
             await self.people.until(lambda: bool(self.people.lives))
@@ -291,6 +300,41 @@ async def test_every_message_gets_one_end(tmp_path: Path, method: str, times: in
     assert life.failing.hits or only_nodes, f"no message's life calls {method}"
     failed = {row.run_id: row.reason.detail for row in rows if row.state == "failed" and row.run_id != "refused"}
     assert not failed or times == LONG, f"a short failure of {method} ended messages: {failed}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", APPROVAL)
+@pytest.mark.parametrize("store", ["files", "postgres"])
+async def test_a_run_that_asks_a_person_gets_one_end(tmp_path: Path, method: str, kind: str, store: str) -> None:
+    storage: dict[str, Any] = {"tools": {"exec": {"host": "gateway", "ask": "always"}}}
+    if store == "postgres":
+        storage["storage"] = {"url": postgres_server().url, "schema": new_schema()}
+    life = Life(tmp_path / "state", Failing(method, 1, kind), storage)
+    ran = tmp_path / "state" / "workspace" / "ran.txt"
+    async with life.gateway() as (gateway, _):
+        await life.send(gateway, "run it", "followup")
+        await _asked_or_ended(gateway)
+        assert not ran.exists()
+    async with life.gateway() as (gateway, _):
+        for question in await _asked_or_ended(gateway):
+            await _until_done(lambda id=question.id: gateway.runtime.tools.questions.answer(id, "allow-once"))
+        (row,) = await _all_ended(gateway, 1)
+        assert life.failing.hits, f"no approval calls {method}"
+        states = [change.state for change in await gateway.runtime.stores.ledger.history(row.id)]
+        assert (row.state, sum(state in END_STATES for state in states)) == ("answered", 1)
+    begins = method not in ("question_open", "question_act")
+    assert (ran.read_text() if ran.exists() else "") == ("ran\n" if begins else "")
+
+
+async def _asked_or_ended(gateway: Gateway) -> list[Question]:
+    """The open questions, once there are any or the run has ended."""
+    async with asyncio.timeout(60):
+        while True:
+            rows = await _read(lambda: gateway.runtime.stores.ledger.recent(limit=200))
+            questions = gateway.runtime.tools.questions.open_questions()
+            if questions or all(row.ended_at for row in rows):
+                return questions
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)
