@@ -96,7 +96,7 @@ def _config(model: ModelServer) -> dict[str, Any]:
         "baseUrl": f"{model.base_url}/v1",
         "apiKey": "none",
         "api": "openai-completions",
-        "models": [{"id": "qwen3", "contextWindow": 32768}],
+        "models": [{"id": "qwen3", "contextWindow": 131072}],
     }
     return {
         "gateway": {"mode": "local", "auth": {"mode": "token", "token": TOKEN}},
