@@ -193,6 +193,7 @@ async def test_commands_are_completed_and_listed(gateway: InProcessGateway, fold
         await terminal.press("C-c")
         await terminal.type("/help")
         await terminal.press("Enter")
+        lines = ""
         for _ in range(600):
             lines = await terminal.screen(scrolled=True)
             if "/whoami" in lines:

@@ -89,7 +89,7 @@ def test_the_list_shows_when_jobs_are_due_without_control_codes(cli: Cli, gatewa
     gateway.replies["cron.list"] = {"jobs": [JOB]}
     lines = cli("cron", "list").stdout.splitlines()
     assert lines[0].split() == ["ID", "Name", "Schedule", "Next", "Last", "Status", "Target", "Agent"]
-    assert JOB["id"] in lines[1] and "cron 0 7 * * * @ Europe/Madrid" in lines[1] and "\x1b" not in lines[1]
+    assert str(JOB["id"]) in lines[1] and "cron 0 7 * * * @ Europe/Madrid" in lines[1] and "\x1b" not in lines[1]
     assert json.loads(cli("cron", "list", "--json").stdout) == {"jobs": [JOB]}
 
 
