@@ -136,6 +136,11 @@ class Target:
     def object(self, name: str) -> dict[str, Any]:
         return read_object(self.state / name)
 
+    def remove_leftovers(self) -> None:
+        """Remove unfinished transcripts of a migration that was killed. The caller holds the folder's lock."""
+        for leftover in self.state.glob("agents/*/sessions/*.jsonl.*.tmp"):
+            leftover.unlink(missing_ok=True)
+
     def write(self, name: str, content: Any) -> None:
         if not self.dry_run:
             path = self.state / name
@@ -180,6 +185,8 @@ async def migrate(
             yield Moved(kind=kind, name=kind, outcome="failed", detail=str(problem))
     outcomes: dict[str, Outcome] = {"imported": "moved", "present": "present", "conflict": "kept", "failed": "failed"}
     if (source.folder / "agents").is_dir():
+        if not target.dry_run:
+            await asyncio.to_thread(target.remove_leftovers)
         async for session in import_sessions(source.folder, target.state, store, dry_run=target.dry_run):
             yield Moved(
                 kind="session",
