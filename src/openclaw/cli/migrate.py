@@ -241,7 +241,7 @@ COMMANDS = {
         "Write a folder that OpenClaw 2026.9 opens",
         export,
         (
-            Flag("--for VERSION", "the version that shall open it", required=True, choices=("2026.9",)),
+            Flag("--for VERSION", "the version that opens the folder", required=True, choices=("2026.9",)),
             Flag("--to FOLDER", "an empty folder", required=True),
             Flag("--credentials", "also write keys, tokens and passwords, of the devices too"),
             JSON,

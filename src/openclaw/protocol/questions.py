@@ -27,7 +27,7 @@ class QuestionView(Result):
     """What is asked, as plain text. For a command, ``request`` has the parts."""
     options: list[QuestionOptionView]
     free_text: bool
-    """Whether any other text is an answer, too."""
+    """Whether free text is accepted as an answer."""
     created_at_ms: int
     expires_at_ms: int
     session_key: str = ""
